@@ -1,0 +1,34 @@
+//! What there is: nodes, replicas, paths, and the view that decisions read. Each fact carries its age.
+
+mod node;
+mod path;
+mod replica;
+mod view;
+
+pub use node::{Costs, Inventory, Machine, NodeState, Telemetry, Tier};
+pub use path::{Hop, PathReport};
+pub use replica::{Load, Profile, ProfileSource, ReplicaReport, ReplicaState};
+pub use view::{Aged, FleetDelta, FleetView, NodeView};
+
+/// Why a node's report was not believed. The report is dropped whole; the node's older facts stay and age.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReportFault {
+    /// A number outside what is possible.
+    #[error("{field}: {why}")]
+    Value {
+        /// Path of the field in the report.
+        field: String,
+        /// What would be right.
+        why: &'static str,
+    },
+    /// More entries than a node may report.
+    #[error("{field}: {count} entries, at most {max}")]
+    TooMany {
+        /// Path of the field in the report.
+        field: &'static str,
+        /// How many there were.
+        count: usize,
+        /// How many are accepted.
+        max: usize,
+    },
+}

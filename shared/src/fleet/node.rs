@@ -1,0 +1,156 @@
+//! A machine with an agent: what it is, and how it is.
+
+use super::{PathReport, ReplicaReport, ReportFault};
+use crate::ids::NodeId;
+use crate::units::{Bytes, Fraction, MicroDollars, Watts};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Level of a node in the hierarchy, lowest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// A board or mini-PC.
+    #[default]
+    Device,
+    /// A server at a site.
+    Site,
+    /// A server of a region.
+    Region,
+    /// A server in the cloud.
+    Cloud,
+}
+
+/// Whether a node may be given work, as its observer sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// Heard of, but no path has carried data yet.
+    #[default]
+    Seen,
+    /// Reachable, and its lease runs.
+    Online,
+    /// Silent for longer than it should be.
+    Suspect,
+    /// An operator wants it empty.
+    Draining,
+    /// Two live instances claim to be it: neither is given work.
+    Cloned,
+    /// Its lease ran out, or it said goodbye.
+    Offline,
+}
+
+/// What the machine is. Unknown is absent, not zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Machine {
+    /// Processor model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    /// Cores that the agent may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    /// Memory of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+    /// Operating system and kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+}
+
+/// What work on a node costs, declared by its operator. Unknown is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Costs {
+    /// Power that one busy replica adds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Watts>,
+    /// Price of a million prompt tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_per_million: Option<MicroDollars>,
+    /// Price of a million generated tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_per_million: Option<MicroDollars>,
+}
+
+/// What a node is: published retained, when it changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// Whose.
+    pub node: NodeId,
+    /// Its level.
+    pub tier: Tier,
+    /// Free labels, from its join token and configuration.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What the machine is.
+    #[serde(default)]
+    pub machine: Machine,
+    /// What work on it costs.
+    #[serde(default)]
+    pub costs: Costs,
+    /// Addresses (`host:port`) where other agents reach its QUIC endpoint.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// Version of the agent that runs.
+    #[serde(default)]
+    pub version: String,
+}
+
+/// How a node is: published each heartbeat and on change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Telemetry {
+    /// Whose.
+    pub node: NodeId,
+    /// Busy share of its processors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Fraction>,
+    /// Memory that could be had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_available: Option<Bytes>,
+    /// Load average over one minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_1m: Option<f64>,
+    /// Bytes received by all interfaces since boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Bytes>,
+    /// Bytes sent by all interfaces since boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Bytes>,
+    /// What is loaded.
+    #[serde(default)]
+    pub replicas: Vec<ReplicaReport>,
+    /// Its path to the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<PathReport>,
+    /// Its direct paths to other nodes.
+    #[serde(default)]
+    pub peers: BTreeMap<NodeId, PathReport>,
+}
+
+impl Telemetry {
+    /// Most replicas in one report: more do not fit one machine.
+    pub const REPLICAS_MAX: usize = 256;
+    /// Most peers in one report: a site's neighbours, not a fleet.
+    pub const PEERS_MAX: usize = 256;
+
+    /// Checks what the types cannot: that is, counts, and numbers without a unit type.
+    ///
+    /// # Errors
+    /// [`ReportFault`] names the field.
+    pub fn validate(&self) -> Result<(), ReportFault> {
+        for (field, count, max) in
+            [("replicas", self.replicas.len(), Self::REPLICAS_MAX), ("peers", self.peers.len(), Self::PEERS_MAX)]
+        {
+            if count > max {
+                return Err(ReportFault::TooMany { field, count, max });
+            }
+        }
+        if let Some(load) = self.load_1m
+            && !(load.is_finite() && (0.0..1e6).contains(&load))
+        {
+            return Err(ReportFault::Value { field: "load_1m".to_owned(), why: "want a finite number from 0" });
+        }
+        self.replicas.iter().try_for_each(ReplicaReport::validate)
+    }
+}

@@ -1,0 +1,113 @@
+//! A variant loaded on a node, as reported by it.
+
+use super::ReportFault;
+use crate::ids::VariantId;
+use crate::units::{Bytes, Fraction, Micros, TokenRate, Tokens};
+use crate::work::EngineKind;
+use serde::{Deserialize, Serialize};
+
+/// What a replica can do now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplicaState {
+    /// Being loaded or warmed up.
+    Loading,
+    /// Serves.
+    Ready,
+    /// Finishes what it has and takes nothing new.
+    Draining,
+    /// Does not serve; the text says why.
+    Failed(String),
+}
+
+/// Where the rates of a profile come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProfileSource {
+    /// Written in a configuration.
+    Declared,
+    /// Measured by a warm-up on this node.
+    WarmUp,
+    /// Learned from real requests on this node.
+    Requests,
+}
+
+/// Measured rates of (engine, device, variant): the only source of speed for a candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Prompt tokens per second of one request alone. Never zero.
+    pub prompt: TokenRate,
+    /// Generated tokens per second of one request alone. Never zero.
+    pub decode: TokenRate,
+    /// Fixed time of a request before its first token beyond the prompt's.
+    pub overhead: Micros,
+    /// Relative spread of the rates.
+    pub spread: Fraction,
+    /// Where the figures come from.
+    pub source: ProfileSource,
+    /// How many observations stand behind them.
+    pub samples: u32,
+}
+
+/// How busy a replica is. Small, because it rides on every answer and ping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Requests that can run at once.
+    pub slots: u32,
+    /// Requests that run.
+    pub active: u32,
+    /// Requests that wait here for a slot.
+    pub queued: u32,
+    /// Tokens that the running and waiting ones may still generate, with their prompts.
+    pub backlog: Tokens,
+}
+
+/// One replica in a node's report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplicaReport {
+    /// What is loaded.
+    pub variant: VariantId,
+    /// By which engine.
+    pub engine: EngineKind,
+    /// What it can do now.
+    pub state: ReplicaState,
+    /// How busy it is.
+    pub load: Load,
+    /// Memory it holds.
+    pub memory: Bytes,
+    /// Longest prompt and output together, as loaded.
+    pub context: Tokens,
+    /// Names of API features that it serves beyond plain text, such as `tools`.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
+    /// Its speed; absent until measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+}
+
+impl ReplicaReport {
+    /// More slots, running or waiting requests than this on one replica is a broken report.
+    pub const COUNT_MAX: u32 = 100_000;
+
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    /// [`ReportFault`] names the field.
+    pub fn validate(&self) -> Result<(), ReportFault> {
+        let field = |name: &str| format!("replicas[{}].{name}", self.variant);
+        for (name, count) in [("slots", self.load.slots), ("active", self.load.active), ("queued", self.load.queued)] {
+            if count > Self::COUNT_MAX {
+                return Err(ReportFault::Value { field: field(name), why: "want at most 100000" });
+            }
+        }
+        if let Some(profile) = &self.profile
+            && (profile.prompt.get() <= 0.0 || profile.decode.get() <= 0.0)
+        {
+            return Err(ReportFault::Value {
+                field: field("profile"),
+                why: "want rates above zero; leave the profile out when unknown",
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! What dispatch did with one request, and why.
+
+use super::Reason;
+use crate::estimate::Estimate;
+use crate::fleet::Hop;
+use crate::ids::{AttemptId, NodeId, PlanEpoch, VariantId};
+use crate::units::{Micros, Moment};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How the work of one request is divided. Only whole requests are executed today.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// One node does it all.
+    #[default]
+    Whole,
+}
+
+/// One way to serve a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Who.
+    pub node: NodeId,
+    /// How it is reached.
+    pub hop: Hop,
+    /// With what.
+    pub variant: VariantId,
+    /// In which division.
+    #[serde(default)]
+    pub split: Split,
+}
+
+/// A candidate with what it would cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The candidate.
+    pub candidate: Candidate,
+    /// What it would cost.
+    pub estimate: Estimate,
+}
+
+/// A candidate that could not be used. The estimate is there where one could be made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rejected {
+    /// Who.
+    pub node: NodeId,
+    /// With what.
+    pub variant: VariantId,
+    /// Why not.
+    pub reason: Reason,
+}
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Execute it so.
+    Assign(Choice),
+    /// Keep it at the ingress until something changes.
+    Wait(Reason),
+    /// Nobody can or may serve it.
+    Refuse(Reason),
+}
+
+/// One decision about one attempt of one request. Never holds text of the request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// About what.
+    pub attempt: AttemptId,
+    /// When, on the ingress' clock.
+    pub at: Moment,
+    /// By which policy.
+    pub policy: String,
+    /// What was decided.
+    pub verdict: Verdict,
+    /// The best others, at most [`Self::OTHERS_MAX`], best first.
+    pub others: Vec<Choice>,
+    /// The rejected, at most [`Self::OTHERS_MAX`], in the order in which they were looked at.
+    pub rejected: Vec<Rejected>,
+    /// How many candidates fell to each reason, by code.
+    pub counts: BTreeMap<String, u32>,
+    /// Hash of everything that went into the decision: equal inputs, equal fingerprint.
+    pub fingerprint: u64,
+    /// Epoch of the offload plan that it kept within.
+    pub grant: PlanEpoch,
+    /// Age of the oldest fact about the chosen candidate.
+    pub age: Micros,
+    /// Whether the hub was out of reach.
+    pub degraded: bool,
+}
+
+impl Decision {
+    /// Most other candidates that a record keeps. More would make records larger than answers.
+    pub const OTHERS_MAX: usize = 8;
+}

@@ -1,0 +1,52 @@
+//! `min-latency`: the feasible candidate with the smallest predicted time, wishes kept first.
+//!
+//! Idea: predict travel, waiting, prompt and decoding of each candidate, and take the fastest among those that keep the wished
+//! times; among those that do not, the one that misses least. Wins wherever profiles and loads are fresh. Loses when many
+//! ingresses see the same idle replica at once (herding); the bound on open requests in the grant limits that.
+
+use super::{Action, DispatchEvent, DispatchPolicy, Scene, best_by};
+use crate::policy::Parts;
+use crate::units::Micros;
+use serde::{Deserialize, Serialize};
+
+/// What may be tuned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// A remote candidate must beat the ingress itself by this share of the predicted time: estimates are uncertain, and
+    /// what stays here cannot be lost on the way.
+    pub margin: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { margin: 0.1 }
+    }
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct MinLatency;
+
+impl Parts for MinLatency {
+    type Config = Config;
+    type State = ();
+    const NAME: &'static str = "min-latency";
+    const SUMMARY: &'static str = "the candidate with the smallest predicted time, wishes kept first";
+}
+
+impl DispatchPolicy for MinLatency {
+    fn on_event(config: &Config, (): &mut (), scene: &Scene<'_>, event: &DispatchEvent<'_>, actions: &mut Vec<Action>) {
+        best_by(event, scene, actions, |pending, choice| {
+            let slo = &pending.request.needs.slo;
+            let elapsed = scene.now.since(pending.arrived);
+            let late = |predicted: Micros, wish: Option<Micros>| wish.map_or(Micros::ZERO, |wish| predicted - wish);
+            let estimate = &choice.estimate;
+            let miss = late(elapsed + estimate.first_token, slo.first_token)
+                + late(estimate.per_token, slo.per_token).scale(pending.request.output_max.as_f64())
+                + late(elapsed + estimate.total, slo.end_to_end);
+            let penalty = if choice.candidate.node == *scene.me { 1.0 } else { 1.0 + config.margin.max(0.0) };
+            Ok((miss, estimate.total.scale(penalty)))
+        });
+    }
+}

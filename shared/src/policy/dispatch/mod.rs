@@ -1,0 +1,124 @@
+//! Dispatch: for each request, here, a peer, the cloud, wait, or refuse. Called for each event at an ingress.
+
+mod cloud_only;
+mod dispatcher;
+mod edge_only;
+mod least_loaded;
+mod min_latency;
+mod scene;
+
+pub use cloud_only::CloudOnly;
+pub use dispatcher::{Dispatcher, Row, row};
+pub use edge_only::EdgeOnly;
+pub use least_loaded::LeastLoaded;
+pub use min_latency::MinLatency;
+pub use scene::{Assessment, Pending, Scene};
+
+use crate::ids::{NodeId, RequestId, VariantId};
+use crate::plan::{Actual, Candidate, Choice, Outcome, Reason};
+use crate::policy::Parts;
+
+/// Every dispatch policy there is.
+pub static TABLE: &[Row] = &[row::<EdgeOnly>(), row::<CloudOnly>(), row::<LeastLoaded>(), row::<MinLatency>()];
+
+/// What happened at the ingress.
+#[derive(Clone, Debug)]
+pub enum DispatchEvent<'a> {
+    /// A request came, or came back for another attempt. Exactly one action for it is owed.
+    Arrival(&'a Pending<'a>, &'a Assessment),
+    /// Something freed up or became known; these requests wait, most urgent first. Actions for any of them are welcome.
+    SlotIdle(&'a [Pending<'a>]),
+    /// An attempt ended.
+    Outcome {
+        /// Of which request.
+        request: RequestId,
+        /// Where.
+        node: &'a NodeId,
+        /// With what.
+        variant: &'a VariantId,
+        /// As predicted.
+        choice: &'a Choice,
+        /// As measured.
+        actual: &'a Actual,
+        /// How it ended.
+        outcome: &'a Outcome,
+    },
+    /// Time has passed; these requests wait.
+    Tick(&'a [Pending<'a>]),
+}
+
+/// What shall be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Execute the request so. The candidate must be a feasible one of its assessment.
+    Assign {
+        /// Which request.
+        request: RequestId,
+        /// How.
+        candidate: Candidate,
+    },
+    /// Keep it at the ingress.
+    Wait {
+        /// Which request.
+        request: RequestId,
+        /// What it waits for.
+        reason: Reason,
+    },
+    /// Nobody can or may serve it.
+    Refuse {
+        /// Which request.
+        request: RequestId,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// A dispatch policy: functions over its configuration and state.
+pub trait DispatchPolicy: Parts {
+    /// Takes in one event and says what shall be done. Must not read a clock, draw unseeded chance, or depend on hash order.
+    fn on_event(
+        config: &Self::Config,
+        state: &mut Self::State,
+        scene: &Scene<'_>,
+        event: &DispatchEvent<'_>,
+        actions: &mut Vec<Action>,
+    );
+}
+
+/// The whole of a policy that looks at each request on its own: the best feasible candidate by `cost`, smallest first, ties by
+/// order of candidates; wait when time alone may help; else refuse.
+pub fn best_by<K: PartialOrd>(
+    event: &DispatchEvent<'_>,
+    scene: &Scene<'_>,
+    actions: &mut Vec<Action>,
+    mut cost: impl FnMut(&Pending<'_>, &Choice) -> Result<K, Reason>,
+) {
+    let mut decide = |pending: &Pending<'_>, assessment: &Assessment| {
+        let mut best: Option<(K, &Choice)> = None;
+        let mut refused = None;
+        for choice in &assessment.feasible {
+            match cost(pending, choice) {
+                Ok(key) => {
+                    if best.as_ref().is_none_or(|(least, _)| key < *least) {
+                        best = Some((key, choice));
+                    }
+                }
+                Err(reason) => refused = Some(reason),
+            }
+        }
+        let request = pending.request.id;
+        match best {
+            Some((_, choice)) => Action::Assign { request, candidate: choice.candidate.clone() },
+            None => assessment.without_candidate(request, refused),
+        }
+    };
+    match event {
+        DispatchEvent::Arrival(pending, assessment) => actions.push(decide(pending, assessment)),
+        DispatchEvent::SlotIdle(waiting) | DispatchEvent::Tick(waiting) => {
+            for pending in *waiting {
+                actions.push(decide(pending, &scene.assess(pending)));
+            }
+        }
+        DispatchEvent::Outcome { .. } => {}
+    }
+}

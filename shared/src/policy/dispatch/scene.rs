@@ -1,0 +1,259 @@
+//! What a dispatch decision may know: the candidates of a request, each feasible with its estimate or rejected with its reason.
+
+use super::Action;
+use crate::estimate::predict;
+use crate::fleet::{Aged, FleetView, Hop, NodeState, NodeView, PathReport, ReplicaReport, ReplicaState};
+use crate::ids::{NodeId, RequestId, VariantId};
+use crate::plan::{Candidate, Choice, Grant, Reason, Rejected, Split, Target};
+use crate::units::{Micros, Moment, Tokens};
+use crate::work::{Catalogue, LlmRequest, Service, Variant};
+use std::collections::BTreeMap;
+
+/// A request that wants a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending<'a> {
+    /// The request.
+    pub request: &'a LlmRequest,
+    /// When it came.
+    pub arrived: Moment,
+    /// Which attempt this would be.
+    pub attempt: u16,
+    /// Where it was already tried.
+    pub tried: &'a [(NodeId, VariantId)],
+    /// Set when the client already has tokens: only this variant continues the same stream.
+    pub resume: Option<&'a VariantId>,
+    /// Tokens that the client already has.
+    pub delivered: Tokens,
+}
+
+impl Pending<'_> {
+    /// Time left until the answer is worthless; absent without a deadline.
+    #[must_use]
+    pub fn remaining(&self, now: Moment) -> Option<Micros> {
+        self.request.needs.slo.end_to_end.map(|deadline| deadline - now.since(self.arrived))
+    }
+}
+
+/// Everything that a decision may know besides its own configuration and state.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'a> {
+    /// The time.
+    pub now: Moment,
+    /// The deciding node.
+    pub me: &'a NodeId,
+    /// The hub through which relayed paths go; absent at the hub itself.
+    pub hub: Option<&'a NodeId>,
+    /// The fleet as known here; the deciding node is in it, with a [`Hop::Local`] path, if it can execute.
+    pub view: &'a FleetView,
+    /// What the slower layers allow.
+    pub grant: &'a Grant,
+    /// What there is to serve.
+    pub catalogue: &'a Catalogue,
+    /// Replicas that failed an attempt of this ingress a moment ago.
+    pub suspects: &'a BTreeMap<(NodeId, VariantId), Moment>,
+    /// Attempts of this ingress that are open at each replica.
+    pub open: &'a BTreeMap<(NodeId, VariantId), u32>,
+    /// Facts older than this are not acted upon.
+    pub stale_after: Micros,
+    /// Whether the hub is out of reach.
+    pub degraded: bool,
+    /// Seed for chance; mix it with the request's id.
+    pub seed: u64,
+}
+
+/// The candidates of one request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Assessment {
+    /// Those that may and can serve it, the node itself first, then in the order of the grant.
+    pub feasible: Vec<Choice>,
+    /// The others.
+    pub rejected: Vec<Rejected>,
+}
+
+impl Assessment {
+    /// What to do without a usable candidate: wait if time alone may bring one, else refuse with the weightiest reason.
+    #[must_use]
+    pub fn without_candidate(&self, request: RequestId, refused: Option<Reason>) -> Action {
+        if let Some(reason) = refused {
+            return Action::Refuse { request, reason };
+        }
+        if let Some(hope) = self.rejected.iter().find(|rejected| rejected.reason.passes()) {
+            return Action::Wait { request, reason: hope.reason.clone() };
+        }
+        let reason = self.rejected.first().map_or(Reason::NoCandidate, |rejected| rejected.reason.clone());
+        Action::Refuse { request, reason }
+    }
+}
+
+impl Scene<'_> {
+    /// All candidates of a request: the node itself with each variant, and each granted target.
+    #[must_use]
+    pub fn assess(&self, pending: &Pending<'_>) -> Assessment {
+        let mut assessment = Assessment::default();
+        let Some(service) = self.catalogue.service(&pending.request.service) else {
+            return assessment;
+        };
+        if let Some(own) = self.view.node(self.me) {
+            for variant in &service.variants {
+                if own.replicas.contains_key(&variant.id) {
+                    self.judge(pending, variant, self.me, None, &mut assessment);
+                }
+            }
+        }
+        for target in self.grant.targets.get(&service.id).into_iter().flatten().filter(|target| target.node != *self.me) {
+            if let Some(variant) = service.variants.iter().find(|variant| variant.id == target.variant) {
+                self.judge(pending, variant, &target.node, Some(target), &mut assessment);
+            }
+        }
+        self.note_absent(service, &mut assessment);
+        assessment
+    }
+
+    /// Variants that no candidate offers are named too, so that an empty assessment explains itself.
+    fn note_absent(&self, service: &Service, assessment: &mut Assessment) {
+        if assessment.feasible.is_empty() && assessment.rejected.is_empty() {
+            for variant in &service.variants {
+                assessment.rejected.push(Rejected {
+                    node: self.me.clone(),
+                    variant: variant.id.clone(),
+                    reason: Reason::NoReplica,
+                });
+            }
+        }
+    }
+
+    fn judge(&self, pending: &Pending<'_>, variant: &Variant, node: &NodeId, target: Option<&Target>, out: &mut Assessment) {
+        match self.choice(pending, variant, node, target) {
+            Ok(choice) => out.feasible.push(choice),
+            Err(reason) => out.rejected.push(Rejected { node: node.clone(), variant: variant.id.clone(), reason }),
+        }
+    }
+
+    fn choice(&self, pending: &Pending<'_>, variant: &Variant, node: &NodeId, target: Option<&Target>) -> Result<Choice, Reason> {
+        let request = pending.request;
+        let residency = request.needs.residency.resolve(self.me);
+        // Hard constraints first: what may not be is said before what cannot be.
+        if !residency.permits(node) {
+            return Err(Reason::Residency);
+        }
+        wanted(pending, variant)?;
+        let entry = self.view.node(node).ok_or(Reason::Unknown)?;
+        let replica = self.replica(entry, node, &variant.id)?;
+        serves(request, &replica.value)?;
+        let path = self.path(entry, node, &residency)?;
+        if pending.tried.iter().any(|(tried, with)| tried == node && *with == variant.id) {
+            return Err(Reason::Tried);
+        }
+        if let Some(target) = target
+            && self.open.get(&(node.clone(), variant.id.clone())).is_some_and(|open| *open >= target.open_max)
+        {
+            return Err(Reason::BoundReached { open_max: target.open_max });
+        }
+        let profile = replica.value.profile.as_ref().ok_or(Reason::NoProfile)?;
+        let estimate = predict(request, profile, &replica.value.load, path, &entry.costs, variant.quality);
+        self.within_budgets(pending, &estimate)?;
+        let candidate = Candidate { node: node.clone(), hop: path.hop, variant: variant.id.clone(), split: Split::Whole };
+        Ok(Choice { candidate, estimate })
+    }
+
+    fn replica<'v>(&self, entry: &'v NodeView, node: &NodeId, variant: &VariantId) -> Result<&'v Aged<ReplicaReport>, Reason> {
+        match entry.state {
+            NodeState::Online => {}
+            NodeState::Seen => return Err(Reason::NoPath),
+            NodeState::Suspect => return Err(Reason::Suspect),
+            NodeState::Draining => return Err(Reason::Draining),
+            NodeState::Cloned => return Err(Reason::Cloned),
+            NodeState::Offline => return Err(Reason::Offline),
+        }
+        let replica = entry.replicas.get(variant).ok_or(Reason::NoReplica)?;
+        let age = replica.age(self.now);
+        if node != self.me && age > self.stale_after {
+            return Err(Reason::Stale { age });
+        }
+        match &replica.value.state {
+            ReplicaState::Ready => {}
+            ReplicaState::Loading => return Err(Reason::Loading),
+            ReplicaState::Draining => return Err(Reason::Draining),
+            ReplicaState::Failed(why) => return Err(Reason::ReplicaFailed(why.clone())),
+        }
+        if self.suspects.get(&(node.clone(), variant.clone())).is_some_and(|until| *until > self.now) {
+            return Err(Reason::Suspect);
+        }
+        Ok(replica)
+    }
+
+    fn path<'v>(
+        &self,
+        entry: &'v NodeView,
+        node: &NodeId,
+        residency: &crate::work::ResidencyBound,
+    ) -> Result<&'v PathReport, Reason> {
+        let mut forbidden = false;
+        for (hop, path) in &entry.paths {
+            let stale = *hop != Hop::Local && path.age(self.now) > self.stale_after;
+            let leaves = *hop == Hop::Relay && !self.hub.is_some_and(|hub| residency.permits_relay(hub));
+            forbidden |= leaves;
+            if !stale && !leaves && (*hop == Hop::Local) == (node == self.me) {
+                return Ok(&path.value);
+            }
+        }
+        Err(if forbidden { Reason::Residency } else { Reason::NoPath })
+    }
+
+    fn within_budgets(&self, pending: &Pending<'_>, estimate: &crate::estimate::Estimate) -> Result<(), Reason> {
+        let slo = &pending.request.needs.slo;
+        if let Some(remaining) = pending.remaining(self.now)
+            && estimate.first_token > remaining
+        {
+            return Err(Reason::Deadline { predicted: estimate.first_token, remaining });
+        }
+        if let Some(most) = slo.energy
+            && estimate.energy.is_none_or(|energy| energy > most)
+        {
+            return Err(Reason::Energy(most));
+        }
+        if let Some(most) = slo.money
+            && estimate.money.is_none_or(|money| money > most)
+        {
+            return Err(Reason::Money(most));
+        }
+        Ok(())
+    }
+}
+
+/// Whether this is a variant that the request asks for.
+fn wanted(pending: &Pending<'_>, variant: &Variant) -> Result<(), Reason> {
+    let request = pending.request;
+    if request.pinned.as_ref().is_some_and(|pinned| *pinned != variant.id) {
+        return Err(Reason::NotPinned);
+    }
+    if pending.resume.is_some_and(|same| *same != variant.id) {
+        return Err(Reason::NotResumable("other weights would write another text".to_owned()));
+    }
+    let wanted = request.needs.slo.min_quality;
+    if variant.quality < wanted {
+        return Err(Reason::Quality { has: variant.quality, wanted });
+    }
+    Ok(())
+}
+
+/// Whether the replica can execute such a request at all.
+fn serves(request: &LlmRequest, replica: &ReplicaReport) -> Result<(), Reason> {
+    // The prompt is an estimate: only what is surely too long is rejected here, the executor counts exactly.
+    let wanted = request.prompt + Tokens(1);
+    if wanted > replica.context {
+        return Err(Reason::Context { wanted, context: replica.context });
+    }
+    let features = request.features;
+    for (asked, name) in [
+        (features.constrained, "response_format"),
+        (features.many, "n"),
+        (features.logprobs, "logprobs"),
+        (features.tools, "tools"),
+    ] {
+        if asked && !replica.capabilities.iter().any(|has| has == name) {
+            return Err(Reason::Capability(name.to_owned()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! How it is decided: one folder a layer, one file a policy, one table a folder.
+//!
+//! A policy is a pair of plain data, a configuration and a state, with functions over them. It is told everything it may know and
+//! returns what shall be done. To add one: write the file, add its `mod` line and its row in the folder's table. Hub, agent,
+//! simulator, conformance suite and documentation read the tables; there is no second place to register.
+
+pub mod dispatch;
+mod parts;
+
+pub use parts::{BadPolicy, Parts, Snapshot};

@@ -1,0 +1,5 @@
+//! The life of one request, sans IO: admission, queue, dispatch, execution slots, retry, cancel. Hosted by agent and hub alike.
+
+mod event;
+
+pub use event::{AttemptEvent, Effect, Event};

@@ -1,0 +1,69 @@
+//! The header of a forwarded request: travels first, alone, so that a refusal costs no text.
+
+use super::{Features, LlmRequest, PromptKind, ResidencyBound};
+use crate::ids::{AttemptId, NodeId, ServiceId, VariantId};
+use crate::units::{Bytes, Micros, Tokens};
+use crate::work::Priority;
+use serde::{Deserialize, Serialize};
+
+/// Everything that relay and executor need to judge a request before its body comes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExecHeader {
+    /// Which try of which request. The request id is the trace id on every hop.
+    pub attempt: AttemptId,
+    /// Who took the request in.
+    pub ingress: NodeId,
+    /// Who shall execute it. A forwarded request is never dispatched again.
+    pub target: NodeId,
+    /// The service asked for.
+    pub service: ServiceId,
+    /// The variant that shall serve it.
+    pub variant: VariantId,
+    /// Which call.
+    pub kind: PromptKind,
+    /// Tokens of the prompt as the ingress estimates them.
+    pub prompt: Tokens,
+    /// Most tokens to generate in all, those already delivered included.
+    pub output_max: Tokens,
+    /// What is asked of the engine.
+    pub features: Features,
+    /// Size of the body that follows acceptance.
+    pub body: Bytes,
+    /// Where the text may go, in absolute names.
+    pub residency: ResidencyBound,
+    /// Order among waiting requests.
+    pub priority: Priority,
+    /// Time left until the answer is worthless, at sending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<Micros>,
+    /// Tokens that the client already has from an earlier attempt; their ids come with the body.
+    #[serde(default)]
+    pub resume_from: Tokens,
+    /// Span of the sender, for traces (W3C parent id).
+    #[serde(default)]
+    pub parent_span: u64,
+}
+
+impl ExecHeader {
+    /// The header for an attempt of `request` at `target`.
+    #[must_use]
+    pub fn new(request: &LlmRequest, attempt: AttemptId, ingress: NodeId, target: NodeId, variant: VariantId) -> Self {
+        Self {
+            attempt,
+            residency: request.needs.residency.resolve(&ingress),
+            ingress,
+            target,
+            service: request.service.clone(),
+            variant,
+            kind: request.kind,
+            prompt: request.prompt,
+            output_max: request.output_max,
+            features: request.features,
+            body: request.body,
+            priority: request.needs.slo.priority,
+            remaining: None,
+            resume_from: Tokens(0),
+            parent_span: 0,
+        }
+    }
+}

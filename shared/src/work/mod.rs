@@ -1,0 +1,13 @@
+//! What is asked: services with their variants, requests with their needs.
+
+mod header;
+mod needs;
+mod request;
+mod residency;
+mod service;
+
+pub use header::ExecHeader;
+pub use needs::{Needs, Priority, Slo};
+pub use request::{Features, LlmRequest, PromptKind};
+pub use residency::{Residency, ResidencyBound};
+pub use service::{BadCatalogue, Catalogue, EngineKind, Named, Service, Variant};
