@@ -130,7 +130,7 @@ pub struct Pulse {
 }
 
 /// A piece of a request's body.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
     /// The bytes.
     #[serde(with = "byte_string")]
@@ -140,7 +140,7 @@ pub struct Chunk {
 }
 
 /// Generated tokens.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenBatch {
     /// How many tokens this batch stands for.
     pub count: u32,
@@ -152,6 +152,20 @@ pub struct TokenBatch {
     /// For engines that stream structured deltas (tool calls), the delta object as JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delta: Option<String>,
+}
+
+/// Shows sizes only: text must not reach a log.
+impl std::fmt::Debug for TokenBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenBatch").field("count", &self.count).field("bytes", &self.text.len()).finish_non_exhaustive()
+    }
+}
+
+/// Shows sizes only: text must not reach a log.
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chunk").field("bytes", &self.bytes.len()).field("last", &self.last).finish()
+    }
 }
 
 /// The end of a whole answer.

@@ -3,10 +3,12 @@
 //! Unknown fields are ignored, so that a newer sender is understood. No absolute time travels: only remaining durations, and
 //! ages at sending. Golden messages of every released version lie in `golden/` and must decode for ever.
 
+pub mod body;
 pub mod frame;
 pub mod mqtt;
 mod token;
 
+pub use body::Body;
 pub use frame::Frame;
 pub use token::{BadToken, JoinToken};
 

@@ -1,10 +1,10 @@
 //! Dispatch: for each request, here, a peer, the cloud, wait, or refuse. Called for each event at an ingress.
 
-mod cloud_only;
+pub mod cloud_only;
 mod dispatcher;
-mod edge_only;
-mod least_loaded;
-mod min_latency;
+pub mod edge_only;
+pub mod least_loaded;
+pub mod min_latency;
 mod scene;
 
 pub use cloud_only::CloudOnly;
