@@ -73,6 +73,16 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The request that it is about.
+    #[must_use]
+    pub const fn request(&self) -> RequestId {
+        match self {
+            Self::Assign { request, .. } | Self::Wait { request, .. } | Self::Refuse { request, .. } => *request,
+        }
+    }
+}
+
 /// A dispatch policy: functions over its configuration and state.
 pub trait DispatchPolicy: Parts {
     /// Takes in one event and says what shall be done. Must not read a clock, draw unseeded chance, or depend on hash order.

@@ -149,6 +149,9 @@ impl Scene<'_> {
         {
             return Err(Reason::BoundReached { open_max: target.open_max });
         }
+        if replica.value.load.full() {
+            return Err(Reason::Busy);
+        }
         let profile = replica.value.profile.as_ref().ok_or(Reason::NoProfile)?;
         let estimate = predict(request, profile, &replica.value.load, path, &entry.costs, variant.quality);
         self.within_budgets(pending, &estimate)?;
