@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn questions_are_spaced_answers_are_timed_silence_is_noticed() {
-        let second = |s| Moment(s * 1_000_000);
+        let second = |s: u64| Moment(s * 1_000_000);
         let mut life = Liveness::new(second(0), None);
         assert_eq!(life.question(second(0)), Some(1));
         assert_eq!(life.question(Moment(10)), None, "once a second is enough");

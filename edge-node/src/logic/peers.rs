@@ -185,18 +185,25 @@ impl Peers {
         }
         deltas.push(FleetDelta::PathLost { node: node.clone(), hop: Hop::Direct });
         match around.shown.get(node) {
-            Some(shown) => deltas.push(FleetDelta::State { node: node.clone(), state: shown.state.unwrap_or(NodeState::Suspect) }),
+            Some(shown) => {
+                deltas.push(FleetDelta::State { node: node.clone(), state: shown.state.unwrap_or(NodeState::Suspect) })
+            }
             // The hub does not speak of it, and we cannot see it any more.
             None => deltas.push(FleetDelta::Gone { node: node.clone() }),
         }
     }
 
     /// Does what time demands.
-    pub(super) fn tick(&mut self, now: Moment, around: &Surroundings<'_>, deltas: &mut Vec<FleetDelta>, out: &mut Vec<AgentEffect>) {
+    pub(super) fn tick(
+        &mut self,
+        now: Moment,
+        around: &Surroundings<'_>,
+        deltas: &mut Vec<FleetDelta>,
+        out: &mut Vec<AgentEffect>,
+    ) {
         self.end_silent(now, around, deltas, out);
         self.ask(now, around.loads, out);
         self.dial(now, around, out);
-        self.peers.retain(|node, peer| !peer.links.is_empty() || peer.dialling.is_some() || wanted(&self.me, node, around));
     }
 
     fn end_silent(&mut self, now: Moment, around: &Surroundings<'_>, deltas: &mut Vec<FleetDelta>, out: &mut Vec<AgentEffect>) {
@@ -228,8 +235,10 @@ impl Peers {
     }
 
     fn dial(&mut self, now: Moment, around: &Surroundings<'_>, out: &mut Vec<AgentEffect>) {
-        let targets = around.shown.iter().filter(|(node, _)| wanted(&self.me, node, around)).take(DIALLED_MAX);
-        for (node, shown) in targets {
+        let wanted: BTreeMap<_, _> =
+            around.shown.iter().filter(|(node, shown)| wanted(&self.me, node, shown, around)).take(DIALLED_MAX).collect();
+        self.peers.retain(|node, peer| !peer.links.is_empty() || peer.dialling.is_some() || wanted.contains_key(node));
+        for (node, shown) in wanted {
             let (seed, me) = (self.seed, &self.me);
             let peer = self.peers.entry(node.clone()).or_insert_with(|| {
                 let courtesy = if me < node { Micros::ZERO } else { COURTESY };
@@ -268,8 +277,7 @@ impl Peers {
 
 /// Whether `node` is one to dial: a neighbour at the site or a granted target, with an address, and not known to be dead. While
 /// the hub is out of reach its word on who is alive is old, and everybody is tried.
-fn wanted(me: &NodeId, node: &NodeId, around: &Surroundings<'_>) -> bool {
-    let Some(shown) = around.shown.get(node) else { return false };
+fn wanted(me: &NodeId, node: &NodeId, shown: &Shown, around: &Surroundings<'_>) -> bool {
     let near = me.site().contains(node) || (around.granted)(node);
     let dead = !around.degraded && matches!(shown.state, Some(NodeState::Offline | NodeState::Cloned));
     near && !dead && !shown.neighbour.addresses.is_empty()

@@ -116,7 +116,11 @@ impl Plans {
     fn fault(&self, plan: &Plan) -> Option<AckState> {
         let failed = |why: String| Some(AckState::Failed(why));
         if self.owner.as_ref() != Some(&plan.owner) {
-            return failed(format!("owner {}: this node obeys {}", plan.owner, self.owner.as_ref().map_or("nobody", NodeId::as_str)));
+            return failed(format!(
+                "owner {}: this node obeys {}",
+                plan.owner,
+                self.owner.as_ref().map_or("nobody", NodeId::as_str)
+            ));
         }
         if !plan.scope.contains(&self.me) {
             return failed(format!("scope {} does not contain {}", plan.scope, self.me));
@@ -129,9 +133,9 @@ impl Plans {
                 (!plan.scope.contains(&row.node)).then(|| format!("row for {}, outside the scope {}", row.node, plan.scope))
             }),
             PlanRows::Offload(rows) => rows_fault(rows, |row: &OffloadRow| offload_fault(plan, row)),
-            PlanRows::Allocation(rows) => rows_fault(rows, |row: &AllocationRow| {
-                (row.slots == 0).then(|| format!("{}: no slot", row.variant))
-            }),
+            PlanRows::Allocation(rows) => {
+                rows_fault(rows, |row: &AllocationRow| (row.slots == 0).then(|| format!("{}: no slot", row.variant)))
+            }
             PlanRows::Dispatch(setting) => match Dispatcher::new(setting) {
                 Ok(_) => None,
                 Err(unknown @ BadPolicy::Unknown { .. }) => Some(AckState::Unsupported(unknown.to_string())),
@@ -340,11 +344,14 @@ mod tests {
         let foreign = Plan { owner: node("evil/hub"), ..offload(900, None) };
         let elsewhere = Plan { scope: ScopeId::new("other").expect("good"), ..offload(3, None) };
         let expired = Plan { valid_for: Micros::ZERO, ..offload(4, None) };
-        let outside = plan(5, PlanRows::Offload(vec![OffloadRow {
-            edge: node("other/x"),
-            service: ServiceId::new("assistant").expect("good"),
-            targets: Vec::new(),
-        }]));
+        let outside = plan(
+            5,
+            PlanRows::Offload(vec![OffloadRow {
+                edge: node("other/x"),
+                service: ServiceId::new("assistant").expect("good"),
+                targets: Vec::new(),
+            }]),
+        );
         for bad in [foreign, elsewhere, expired, outside] {
             let (acks, in_force) = plans.take(Moment(1), bad);
             assert!(matches!(&states(&acks)[..], [(Layer::Offload, AckState::Failed(_))]), "{acks:?}");

@@ -115,15 +115,22 @@ impl Uplink {
         }
     }
 
-    /// Does what time demands. `hello` is what would be said to the hub now.
-    pub(super) fn tick(&mut self, now: Moment, hello: impl FnOnce() -> Hello, out: &mut Vec<AgentEffect>) -> Change {
+    /// Whether it is time to dial.
+    pub(super) fn must_dial(&self, now: Moment) -> bool {
+        matches!(self.state, State::Waiting { until } if until <= now)
+    }
+
+    /// Dials, and says hello.
+    pub(super) fn dial(&mut self, now: Moment, hello: Hello, out: &mut Vec<AgentEffect>) {
+        self.dial += 1;
+        self.state = State::Dialling { deadline: now + STEP_MAX };
+        out.push(AgentEffect::Dial(self.dial, Box::new(hello)));
+    }
+
+    /// Does what else time demands.
+    pub(super) fn tick(&mut self, now: Moment, out: &mut Vec<AgentEffect>) -> Change {
         let mut change = Change::Nothing;
         match &mut self.state {
-            State::Waiting { until } if *until <= now => {
-                self.dial += 1;
-                self.state = State::Dialling { deadline: now + STEP_MAX };
-                out.push(AgentEffect::Dial(self.dial, Box::new(hello())));
-            }
             State::Dialling { deadline } if *deadline <= now => {
                 change = self.lose(now, format!("no answer within {STEP_MAX}"), Goodbye::Shutdown, out);
             }

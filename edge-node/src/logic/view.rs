@@ -47,15 +47,7 @@ pub(super) struct Changes {
 
 impl View {
     pub(super) const fn new(me: NodeId) -> Self {
-        Self {
-            me,
-            epoch: None,
-            nodes: BTreeMap::new(),
-            catalogue: None,
-            revoked: BTreeSet::new(),
-            drain: false,
-            dirty: false,
-        }
+        Self { me, epoch: None, nodes: BTreeMap::new(), catalogue: None, revoked: BTreeSet::new(), drain: false, dirty: false }
     }
 
     /// Takes back what an earlier life knew.
@@ -86,12 +78,13 @@ impl View {
         self.drain
     }
 
-    pub(super) const fn catalogue(&self) -> Option<&Catalogue> {
-        self.catalogue.as_ref()
-    }
-
     /// Takes in a view. `uplink` is this node's own way to the hub; `direct` says which nodes are connected without it.
-    pub(super) fn take(&mut self, message: ViewMessage, uplink: Option<&PathReport>, direct: impl Fn(&NodeId) -> bool) -> Changes {
+    pub(super) fn take(
+        &mut self,
+        message: ViewMessage,
+        uplink: Option<&PathReport>,
+        direct: impl Fn(&NodeId) -> bool,
+    ) -> Changes {
         let mut changes = Changes::default();
         if self.epoch.is_some_and(|held| message.epoch <= held) {
             return changes;
