@@ -41,8 +41,11 @@ pub struct Row<K: Kind> {
     pub name: &'static str,
     /// Its idea in one sentence.
     pub summary: &'static str,
-    make: fn(Value, Value) -> Result<Box<dyn Held<K>>, BadPolicy>,
+    make: Make<K>,
 }
+
+/// Makes the policy from its configuration and state.
+type Make<K> = fn(Value, Value) -> Result<Box<dyn Held<K>>, BadPolicy>;
 
 impl<K: Kind> Row<K> {
     /// The row of policy `P`.
