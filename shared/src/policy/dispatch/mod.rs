@@ -8,7 +8,7 @@ pub mod min_latency;
 mod scene;
 
 pub use cloud_only::CloudOnly;
-pub use dispatcher::{Dispatcher, Row, row};
+pub use dispatcher::{Dispatcher, Dispatching};
 pub use edge_only::EdgeOnly;
 pub use least_loaded::LeastLoaded;
 pub use min_latency::MinLatency;
@@ -16,10 +16,11 @@ pub use scene::{Assessment, Pending, Scene};
 
 use crate::ids::{NodeId, RequestId, VariantId};
 use crate::plan::{Actual, Candidate, Choice, Outcome, Reason};
-use crate::policy::Parts;
+use crate::policy::{Parts, Row};
 
 /// Every dispatch policy there is.
-pub static TABLE: &[Row] = &[row::<EdgeOnly>(), row::<CloudOnly>(), row::<LeastLoaded>(), row::<MinLatency>()];
+pub static TABLE: &[Row<Dispatching>] =
+    &[Row::of::<EdgeOnly>(), Row::of::<CloudOnly>(), Row::of::<LeastLoaded>(), Row::of::<MinLatency>()];
 
 /// What happened at the ingress.
 #[derive(Clone, Debug)]
