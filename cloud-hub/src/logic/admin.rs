@@ -68,7 +68,6 @@ impl Hub {
     pub fn counters(&self) -> BTreeMap<String, u64> {
         let mut counters = self.counters.all();
         counters.insert("rounds_held".to_owned(), self.rounds.held());
-        counters.insert("self_suspicions".to_owned(), self.fleet.suspicion().times());
         counters.insert("records_beyond_rows".to_owned(), self.ledger.beyond());
         counters
     }

@@ -32,12 +32,13 @@ impl Epochs {
         Self { incarnation: incarnation.saturating_add(1), sequence: 0, views: 0, session, issued: BTreeMap::new(), kept: false }
     }
 
-    /// Persists the incarnation if that was not done yet.
-    pub(super) fn keep(&mut self, effects: &mut Vec<HubEffect>) {
-        if !self.kept {
-            self.kept = true;
+    /// Persists the incarnation if that was not done yet, and says whether it was so: true once, at the start of a life.
+    pub(super) fn keep(&mut self, effects: &mut Vec<HubEffect>) -> bool {
+        let first = !std::mem::replace(&mut self.kept, true);
+        if first {
             effects.push(HubEffect::Persist(Change::Incarnation(self.incarnation)));
         }
+        first
     }
 
     /// Which life of the hub this is. When it rises, every plan is to be issued again.

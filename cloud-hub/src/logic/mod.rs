@@ -34,6 +34,7 @@ use ledger::Ledger;
 use relay::Relays;
 use rounds::{Around, Rounds};
 use serde::{Deserialize, Serialize};
+use shared::fleet::NodeState;
 use shared::ids::NodeId;
 use shared::plan::Grant;
 use shared::policy::BadPolicy;
@@ -45,6 +46,9 @@ use views::{Facts, Views};
 
 /// Rounds are held and views looked at so often: the tick of the timescale layer.
 const TICK: Micros = Micros::from_secs(1);
+/// A node that has come online and has no plan yet gets one so soon, instead of at the next tick. Many that come together, as
+/// after a restart of the hub, share these rounds.
+const FIRST_PLAN_WITHIN: Micros = Micros::from_millis(100);
 
 /// Why a hub cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,10 +110,9 @@ impl Hub {
     /// Takes in one event and says what shall be done, in this order.
     pub fn handle(&mut self, now: Moment, event: HubEvent, effects: &mut Vec<HubEffect>) {
         let before = effects.len();
-        if self.tick_due == Moment(0) {
+        if self.epochs.keep(effects) {
             self.tell(now, Event::Catalogue(self.catalogue.clone()), effects);
         }
-        self.epochs.keep(effects);
         self.take(now, event, effects);
         if self.fleet_due.is_none_or(|due| now >= due) || now >= self.tick_due {
             self.fleet.advance(now, &mut self.epochs, effects);
@@ -210,6 +213,10 @@ impl Hub {
         self.views.changed(&news.changed, &self.fleet, &self.rounds);
         for delta in news.deltas {
             self.tell(now, Event::Fleet(delta), effects);
+        }
+        let came = |node: &NodeId| self.fleet.member(node).is_some_and(|member| member.shown == NodeState::Online);
+        if news.changed.iter().any(|node| came(node) && !self.rounds.has_planned_for(node)) {
+            self.tick_due = self.tick_due.min(now + FIRST_PLAN_WITHIN);
         }
     }
 

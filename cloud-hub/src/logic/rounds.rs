@@ -173,6 +173,11 @@ impl Rounds {
         self.made.remove(&node.scope());
     }
 
+    /// Whether a node was given a plan in this life of the hub.
+    pub(super) fn has_planned_for(&self, node: &NodeId) -> bool {
+        self.plans.get(node).is_some_and(|layers| layers.contains_key(&Layer::Offload))
+    }
+
     /// Whether `edge` may send requests of `service` to this replica: by its newest plan, or by the one that it still runs.
     pub(super) fn grants(&self, edge: &NodeId, service: &ServiceId, node: &NodeId, variant: &VariantId) -> bool {
         self.granted(edge)
@@ -257,7 +262,9 @@ impl Rounds {
     }
 
     fn publish_placement(&mut self, around: &Around<'_>, node: &NodeId, epochs: &mut Epochs, effects: &mut Vec<HubEffect>) {
-        if !self.wants(around, Layer::Placement, &node.scope(), self.placed_version) {
+        // A node that is silent or drains is not told to hold nothing: it keeps its plan until it works again.
+        let works = around.fleet.view().node(node).is_some_and(|entry| entry.state == NodeState::Online);
+        if !works || !self.wants(around, Layer::Placement, &node.scope(), self.placed_version) {
             return;
         }
         let rows = self.placed.iter().filter(|row| row.node == *node).cloned().collect();

@@ -115,7 +115,7 @@ impl Views {
             at: facts.now,
             session,
             nodes: nodes.iter().map(lasting).collect(),
-            revoked: facts.fleet.revoked_serials(),
+            revoked: facts.fleet.revoked().to_vec(),
             drain: member.drained,
             catalogue_at: if with_catalogue { Some(facts.now) } else { last.and_then(|last| last.catalogue_at) },
         };

@@ -46,13 +46,21 @@ pub(super) struct Fleet {
     /// Rises when nodes or replicas come, go or change state: plans made before may be worth making anew.
     generation: u64,
     suspicion: Suspicion,
+    /// Serial numbers of all members' certificates that are no longer good, sorted.
+    revoked: Vec<String>,
     news: News,
+}
+
+fn revoked_serials(members: &BTreeMap<NodeId, Member>) -> Vec<String> {
+    let serials: BTreeSet<&String> = members.values().flat_map(|member| &member.revoked).collect();
+    serials.into_iter().cloned().collect()
 }
 
 impl Fleet {
     pub(super) fn new(config: &HubConfig, nodes: Vec<RestoredNode>) -> Self {
         let members = nodes.into_iter().map(|stored| (stored.node.clone(), Member::restored(stored))).collect();
         Self {
+            revoked: revoked_serials(&members),
             me: config.me.clone(),
             broker: config.broker.clone(),
             heartbeat: config.heartbeat,
@@ -99,10 +107,9 @@ impl Fleet {
         self.members.get(node)?.link().map(|link| link.connection)
     }
 
-    /// Serial numbers of all certificates that are no longer good.
-    pub(super) fn revoked_serials(&self) -> Vec<String> {
-        let serials: BTreeSet<_> = self.members.values().flat_map(|member| &member.revoked).collect();
-        serials.into_iter().cloned().collect()
+    /// Serial numbers of all certificates that are no longer good, sorted. Bounded by the store, which drops the expired ones.
+    pub(super) fn revoked(&self) -> &[String] {
+        &self.revoked
     }
 
     pub(super) fn take_news(&mut self) -> News {
@@ -112,11 +119,6 @@ impl Fleet {
     /// When time alone may change something.
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.members.values().filter_map(|member| member.deadline(self.lease)).min()
-    }
-
-    /// When time alone may change something about this node.
-    pub(super) fn deadline_of(&self, node: &NodeId) -> Option<Moment> {
-        self.members.get(node)?.deadline(self.lease)
     }
 
     /// Does what is due: pings, challenges that ran out, flags that fall, states that changed with time.
@@ -177,6 +179,7 @@ impl Fleet {
         if let Some(member) = self.members.get_mut(node) {
             member.session = None;
         }
+        self.revoked = revoked_serials(&self.members);
         effects.push(HubEffect::KickMqtt { node: node.clone() });
         self.refresh(now, node, effects);
         self.apply(now, FleetDelta::Gone { node: node.clone() });

@@ -1,7 +1,7 @@
 //! What nodes tell: pongs with loads on their connection, and messages on MQTT. Each is judged before anything of it is
 //! believed: an older session's is ignored, a broken one is dropped whole and counted.
 
-use super::Fleet;
+use super::{Fleet, Member};
 use crate::logic::{Connection, HubEffect, Note};
 use shared::fleet::{FleetDelta, Hop, Inventory, Load, PathReport, ReplicaReport, ReplicaState, ReportFault, Telemetry};
 use shared::ids::{NodeId, VariantId};
@@ -20,7 +20,6 @@ impl Fleet {
     pub(in crate::logic) fn pong(&mut self, now: Moment, connection: Connection, pulse: &Pulse, effects: &mut Vec<HubEffect>) {
         let Some((node, link)) = self.link_of(connection) else { return };
         link.ponged(now, pulse.number);
-        let path = link.path.clone();
         if let Some(member) = self.members.get_mut(&node) {
             member.heard = Some(now);
             if let Some(live) = &mut member.session {
@@ -28,7 +27,7 @@ impl Fleet {
             }
         }
         self.answered(now, &node, pulse.number, effects);
-        self.apply(now, FleetDelta::Path { node: node.clone(), path });
+        self.path_changed(now, node.clone());
         self.take_loads(now, &node, &pulse.loads, effects);
         self.refresh(now, &node, effects);
     }
@@ -48,9 +47,28 @@ impl Fleet {
     pub(in crate::logic) fn path_measured(&mut self, now: Moment, connection: Connection, path: PathReport) {
         let Some((node, link)) = self.link_of(connection) else { return };
         let rtt = link.path.rtt.or(path.rtt);
-        link.path = PathReport { hop: Hop::Direct, rtt, ..path };
-        if link.heard.is_some() {
-            let path = link.path.clone();
+        link.path = PathReport { hop: Hop::Direct, rtt, metered: path.metered || link.path.metered, ..path };
+        self.path_changed(now, node);
+    }
+
+    /// What the node says of its uplink fills in what the hub has not measured; only the node knows whether it is metered.
+    fn uplink_told(&mut self, now: Moment, node: &NodeId, uplink: PathReport) {
+        let Some(link) = self.members.get_mut(node).and_then(Member::link_mut) else { return };
+        let path = &mut link.path;
+        path.metered = uplink.metered;
+        path.rtt = path.rtt.or(uplink.rtt);
+        path.jitter = path.jitter.or(uplink.jitter);
+        path.loss = path.loss.or(uplink.loss);
+        // Its way out is the hub's way in.
+        path.rate_out = path.rate_out.or(uplink.rate_in);
+        path.rate_in = path.rate_in.or(uplink.rate_out);
+        self.path_changed(now, node.clone());
+    }
+
+    /// Makes what is known of a connection's path known, once the path has proved that it carries data.
+    fn path_changed(&mut self, now: Moment, node: NodeId) {
+        let link = self.members.get(&node).and_then(Member::link).filter(|link| link.heard.is_some());
+        if let Some(path) = link.map(|link| link.path.clone()) {
             self.apply(now, FleetDelta::Path { node, path });
         }
     }
@@ -94,15 +112,15 @@ impl Fleet {
     /// Birth, last will or goodbye.
     pub(in crate::logic) fn status(&mut self, now: Moment, node: &NodeId, status: &Status, effects: &mut Vec<HubEffect>) {
         let Some(member) = self.members.get_mut(node) else { return };
-        if status.online {
-            if let Some(live) = &mut member.session {
-                live.mqtt_since = Some(now);
-            }
-            return self.heard_on_mqtt(now, node, effects);
-        }
         match &mut member.session {
+            Some(live) if status.online => {
+                live.mqtt_since = Some(now);
+                return self.heard_on_mqtt(now, node, effects);
+            }
             // With a connection, the next pong decides; without one, it is gone.
             Some(live) => live.goodbye = true,
+            // Before the first hello a birth may be a retained one of days ago: no sign of life.
+            None if status.online => {}
             None => member.heard = None,
         }
         self.refresh(now, node, effects);
@@ -124,10 +142,12 @@ impl Fleet {
                 addresses: inventory.addresses.clone(),
             },
         );
-        if let Some(member) = self.members.get_mut(node) {
-            member.inventory = Some(inventory);
+        let Some(member) = self.members.get_mut(node) else { return };
+        member.inventory = Some(inventory);
+        // Before the first hello it may be a retained one of days ago: no sign of life.
+        if member.session.is_some() {
+            self.heard_on_mqtt(now, node, effects);
         }
-        self.heard_on_mqtt(now, node, effects);
     }
 
     /// How a node is.
@@ -140,6 +160,9 @@ impl Fleet {
         }
         self.take_replicas(now, node, telemetry.replicas, Micros::ZERO);
         self.apply(now, FleetDelta::Peers { node: node.clone(), peers: telemetry.peers });
+        if let Some(uplink) = telemetry.uplink {
+            self.uplink_told(now, node, uplink);
+        }
         self.heard_on_mqtt(now, node, effects);
     }
 

@@ -16,18 +16,12 @@ const FLEET_MIN: u32 = 4;
 pub(crate) struct Suspicion {
     vanished: BTreeMap<NodeId, Moment>,
     until: Option<Moment>,
-    times: u64,
 }
 
 impl Suspicion {
     /// Whether plans of the slow layers are held.
     pub(crate) fn holds(&self, now: Moment) -> bool {
         self.until.is_some_and(|until| now < until)
-    }
-
-    /// How often it came to that.
-    pub(crate) const fn times(&self) -> u64 {
-        self.times
     }
 
     /// Whether anybody vanished lately.
@@ -52,7 +46,6 @@ impl Suspicion {
         let of = working.saturating_add(vanished);
         if of >= FLEET_MIN && vanished.saturating_mul(2) > of && !self.holds(now) {
             self.until = Some(now + heartbeat);
-            self.times += 1;
             effects.push(HubEffect::Note(Note::SelfSuspicion { vanished, of }));
         }
     }
