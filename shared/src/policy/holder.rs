@@ -1,7 +1,7 @@
 //! A policy of whichever kind, as one value that can be written down and read back.
 
 use super::parts::{part, written};
-use super::{BadPolicy, Budget, Parts, Snapshot};
+use super::{BadPolicy, Budget, Claim, Parts, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -41,6 +41,8 @@ pub struct Row<K: Kind> {
     pub name: &'static str,
     /// Its idea in one sentence.
     pub summary: &'static str,
+    /// What it claims over others.
+    pub claims: &'static [Claim],
     make: Make<K>,
 }
 
@@ -54,6 +56,7 @@ impl<K: Kind> Row<K> {
         Self {
             name: P::NAME,
             summary: P::SUMMARY,
+            claims: P::CLAIMS,
             make: |config, state| {
                 let (config, state) = (part(P::NAME, "config", config)?, part(P::NAME, "state", state)?);
                 Ok(Box::new(Kept::<P> { config, state }))
