@@ -12,7 +12,7 @@
 // cfgbroker
 // broker
 pub mod host;
-// join
+pub mod join;
 // mqtt
 pub mod quic;
 pub mod tls;

@@ -3,6 +3,16 @@
 //!
 //! Never here: anything that only one of the two programs needs.
 
+mod clock;
+mod config;
+mod layers;
+mod log;
+mod nearest;
 mod state;
+mod tasks;
 
+pub use clock::Clock;
+pub use config::{BadValue, ConfigError, Loaded, Origin, Shown, Sources, load};
+pub use log::{LogError, LogFormat, LogSettings, init_tracing};
 pub use state::{StateError, StateFolder, write_private};
+pub use tasks::{NotStopped, Tasks, shutdown_signal};
