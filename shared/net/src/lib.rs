@@ -13,6 +13,6 @@
 // broker
 pub mod host;
 pub mod join;
-// mqtt
+pub mod mqtt;
 pub mod quic;
 pub mod tls;
