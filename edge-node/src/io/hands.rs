@@ -134,7 +134,10 @@ impl Hands {
                 }
                 None => self.report(AgentEvent::Uplink(number, uplink::no_network())),
             },
-            AgentEffect::HangUp(words) => self.uplink.hang_up(words),
+            AgentEffect::HangUp(words) => {
+                self.links.set_uplink(None);
+                self.uplink.hang_up(words);
+            }
             AgentEffect::Ping(pulse) => self.uplink.ping(pulse),
             AgentEffect::Pong(pulse) => self.uplink.pong(pulse),
             AgentEffect::ConnectBroker { number, address, session } => {
