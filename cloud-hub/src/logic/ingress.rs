@@ -32,6 +32,7 @@ impl Ingress {
             tier: Tier::Cloud,
             hub: None,
             executes: false,
+            costs: shared::fleet::Costs::default(),
             dispatch: config.ingress_dispatch.clone(),
             seed: config.seed,
             stale_after: config.lease(),
