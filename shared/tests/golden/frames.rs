@@ -45,7 +45,7 @@ fn hello() -> Hello {
 
 pub(crate) fn frames() -> Vec<(String, Frame)> {
     let mut frames = plain_frames();
-    frames.extend(goodbyes().into_iter().map(|goodbye| Frame::Goodbye(goodbye)).enumerate().map(numbered("goodbye")));
+    frames.extend(goodbyes().into_iter().map(Frame::Goodbye).enumerate().map(numbered("goodbye")));
     frames
         .extend(reasons().into_iter().map(|reason| (format!("refused-{}", reason.code()), Frame::Refused(reason, Some(load())))));
     frames.extend(failures().into_iter().map(|failure| (format!("failed-{}", failure.code()), Frame::Failed(failure))));
