@@ -47,8 +47,8 @@ pub const SUSPECT_FIRST: Micros = Micros::from_secs(10);
 /// Longest such time: a node that flaps for hours is tried again every five minutes.
 pub const SUSPECT_LONGEST: Micros = Micros::from_secs(300);
 
-/// Retries that are always there, so that a quiet ingress can retry at all.
-pub const RETRY_CONSTANT: f64 = 10.0;
+/// Retries that are always there, in thousandths, so that a quiet ingress can retry at all.
+pub const RETRY_CONSTANT_MILLI: u32 = 10_000;
 
-/// Retries that each request earns: one in five may be repeated, so that a failing fleet gets at most 20 % more load.
-pub const RETRY_SHARE: f64 = 0.2;
+/// Retries that each request earns, in thousandths: one in five may be repeated, so that a failing fleet gets at most 20 % more load.
+pub const RETRY_EARNED_MILLI: u32 = 200;
