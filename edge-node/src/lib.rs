@@ -1,1 +1,2 @@
-
+#[cfg(feature = "io")]
+pub mod exec;
