@@ -1,1 +1,4 @@
+//! Fleets in simulated and emulated time, and the demo.
 
+#[cfg(feature = "emulate")]
+pub mod emulate;
