@@ -4,6 +4,8 @@
 //! starts, stops, cuts, asks and measures.
 
 pub mod client;
+pub mod fleet;
 pub mod ports;
 pub mod process;
 pub mod relay;
+pub mod wait;

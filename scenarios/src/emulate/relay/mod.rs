@@ -8,7 +8,7 @@ mod tcp;
 mod udp;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -150,11 +150,13 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Lays a cable to the hub's QUIC and MQTT ports, with free loopback ports at the node's end.
+    /// Lays a cable to the hub's QUIC and MQTT ports. At the node's end they have the same numbers at the address `here`, a
+    /// loopback address of its own such as 127.0.0.2: the node finds the hub there as it would at the hub's own address, and
+    /// nobody has to be told other ports.
     ///
     /// # Errors
     /// When a socket cannot be had or a thread not be started.
-    pub fn lay(name: &str, quic_to: SocketAddr, mqtt_to: SocketAddr, delays: Delays) -> io::Result<Self> {
+    pub fn lay(name: &str, here: IpAddr, quic_to: SocketAddr, mqtt_to: SocketAddr, delays: Delays) -> io::Result<Self> {
         let cable = Arc::new(Cable {
             delays,
             cut: AtomicBool::new(false),
@@ -162,8 +164,8 @@ impl Relay {
             up: Counter::default(),
             down: Counter::default(),
         });
-        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let streams = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let datagrams = UdpSocket::bind((here, quic_to.port()))?;
+        let streams = TcpListener::bind((here, mqtt_to.port()))?;
         let mut relay =
             Self { quic: datagrams.local_addr()?, mqtt: streams.local_addr()?, cable, threads: Vec::with_capacity(2) };
         let cable = Arc::clone(&relay.cable);

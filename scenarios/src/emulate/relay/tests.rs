@@ -1,13 +1,14 @@
 use super::*;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 
 fn cable(delay_ms: u64) -> (UdpSocket, TcpListener, Relay) {
     let datagrams = UdpSocket::bind("127.0.0.1:0").expect("free port");
     let streams = TcpListener::bind("127.0.0.1:0").expect("free port");
     let delay = Duration::from_millis(delay_ms);
     let (quic, mqtt) = (datagrams.local_addr().expect("bound"), streams.local_addr().expect("bound"));
-    let relay = Relay::lay("test", quic, mqtt, Delays { up: delay, down: delay }).expect("laid");
+    let here = Ipv4Addr::new(127, 0, 0, 2).into();
+    let relay = Relay::lay("test", here, quic, mqtt, Delays { up: delay, down: delay }).expect("laid");
     datagrams.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
     (datagrams, streams, relay)
 }
