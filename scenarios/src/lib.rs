@@ -1,4 +1,6 @@
 //! Fleets in simulated and emulated time, and the demo.
 
 #[cfg(feature = "emulate")]
+pub mod demo;
+#[cfg(feature = "emulate")]
 pub mod emulate;

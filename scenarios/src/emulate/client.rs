@@ -3,6 +3,7 @@
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use shared::ids::{NodeId, VariantId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -117,11 +118,51 @@ pub struct ErrorBody {
     pub code: Option<String>,
 }
 
+/// Times in milliseconds, as the server tells them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Times {
+    /// Arrival to the first token.
+    pub first_token_ms: Option<f64>,
+    /// Mean time of each further token.
+    pub per_token_ms: Option<f64>,
+    /// Arrival to the end.
+    pub total_ms: Option<f64>,
+}
+
+/// The decision in short: the `tidegate` member of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Served {
+    /// Who served it.
+    pub node: Option<NodeId>,
+    /// With what.
+    pub variant: Option<VariantId>,
+    /// How that node was reached.
+    pub hop: Option<String>,
+    /// Quality of the variant.
+    pub quality: Option<f64>,
+    /// Which policy decided.
+    pub policy: Option<String>,
+    /// How many candidates fell to each reason.
+    pub rejected: BTreeMap<String, u32>,
+    /// How often it was tried.
+    pub attempts: Option<u32>,
+    /// Whether the hub was out of reach.
+    pub degraded: bool,
+    /// What the decision expected.
+    pub predicted: Option<Times>,
+    /// What the ingress measured.
+    pub actual: Times,
+}
+
 /// What came back, and when.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     /// HTTP status.
     pub status: u16,
+    /// Its id at the server.
+    pub request: Option<String>,
     /// All `x-tidegate-*` headers.
     pub headers: BTreeMap<String, String>,
     /// What was generated.
@@ -138,8 +179,8 @@ pub struct Reply {
     pub finish: Option<String>,
     /// The error, in place of an answer or in the middle of a stream.
     pub error: Option<ErrorBody>,
-    /// The `tidegate` member of the stream's last chunks: the decision in short.
-    pub decision: Option<Value>,
+    /// The decision in short, from the stream's last chunk.
+    pub served: Option<Served>,
 }
 
 impl Reply {
@@ -181,7 +222,9 @@ impl Client {
         let broke = |source| AskError::Connection { url: url.clone(), source };
         let begun = Instant::now();
         let response = self.0.post(&url).json(&question.body()).send().await.map_err(broke)?;
-        let mut reply = Reply { status: response.status().as_u16(), headers: tidegate_headers(&response), ..Reply::default() };
+        let id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let (status, headers) = (response.status().as_u16(), tidegate_headers(&response));
+        let mut reply = Reply { status, request: id, headers, ..Reply::default() };
         if !response.status().is_success() {
             let bytes = response.bytes().await.map_err(broke)?;
             reply.error = Some(error_of(&bytes).ok_or(AskError::Nonsense { url, why: "an error without an error body" })?);
@@ -246,8 +289,8 @@ fn take_line(reply: &mut Reply, times: &mut Vec<Duration>, line: &str, at: Durat
     if let Some(tokens) = chunk.pointer("/usage/completion_tokens").and_then(Value::as_u64) {
         reply.tokens = tokens;
     }
-    if let Some(decision) = chunk.get("tidegate") {
-        reply.decision = Some(decision.clone());
+    if let Some(served) = chunk.get("tidegate").and_then(|told| Served::deserialize(told).ok()) {
+        reply.served = Some(served);
     }
 }
 

@@ -144,10 +144,10 @@ fn write(path: &Path, text: &str) -> Result<(), FleetError> {
     std::fs::write(path, text).map_err(file)
 }
 
-/// Waits until the API at `base` lists models.
+/// Waits until the API at `base` is there.
 async fn answers(name: &str, base: &str, mut check: impl FnMut() -> Result<(), FleetError>) -> Result<(), FleetError> {
     let client = super::client::Client::new().map_err(FleetError::Client)?;
-    let url = format!("{base}/v1/models");
+    let url = format!("{base}/healthz");
     let what = format!("the API of {name}");
     let up = until(&what, UP_WITHIN, || {
         let (client, url) = (client.clone(), url.clone());
