@@ -77,7 +77,7 @@ impl Play<'_> {
         let first = [cloud, edge_1, edge_2].map(script::own_model).into_iter();
         for ask in first.chain([edge_1, edge_2, &self.cast.hub].map(script::cloud_model)) {
             let base = self.base(&ask.at)?;
-            until(&format!("{} at {}", ask.label, ask.at), LOADED_WITHIN, || async {
+            until(format!("{} at {}", ask.label, ask.at), LOADED_WITHIN, || async {
                 match self.client.ask(&base, &ask.question).await {
                     Ok(reply) if reply.answered() => Ok(()),
                     Ok(reply) => Err(reply.error.map(|error| error.message).unwrap_or_default()),

@@ -22,7 +22,7 @@ pub struct Late {
 ///
 /// # Errors
 /// [`Late`] after `within`.
-pub async fn until<T, F>(what: &str, within: Duration, mut look: impl FnMut() -> F) -> Result<(T, Duration), Late>
+pub async fn until<T, F>(what: impl Into<String>, within: Duration, mut look: impl FnMut() -> F) -> Result<(T, Duration), Late>
 where
     F: Future<Output = Result<T, String>>,
 {
@@ -32,7 +32,7 @@ where
         let waited = begun.elapsed();
         match seen {
             Ok(value) => return Ok((value, waited)),
-            Err(last) if waited >= within => return Err(Late { what: what.to_owned(), waited, last }),
+            Err(last) if waited >= within => return Err(Late { what: what.into(), waited, last }),
             Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }

@@ -148,8 +148,7 @@ fn write(path: &Path, text: &str) -> Result<(), FleetError> {
 async fn answers(name: &str, base: &str, mut check: impl FnMut() -> Result<(), FleetError>) -> Result<(), FleetError> {
     let client = super::client::Client::new().map_err(FleetError::Client)?;
     let url = format!("{base}/healthz");
-    let what = format!("the API of {name}");
-    let up = until(&what, UP_WITHIN, || {
+    let up = until(format!("the API of {name}"), UP_WITHIN, || {
         let (client, url) = (client.clone(), url.clone());
         let running = check();
         async move {
