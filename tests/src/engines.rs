@@ -52,7 +52,7 @@ pub fn llm(variant: &str, slots: u32) -> String {
 /// When it is not there: the stories about real inference cannot be told without it.
 #[must_use]
 pub fn model() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
     let path = root.join(".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     assert!(path.is_file(), "no model at {}: `make model` brings it", path.display());
     path

@@ -9,4 +9,4 @@ mod world;
 
 pub use canary::{Canary, files_with};
 pub use engines::{Pace, llm, model, profiled, service};
-pub use world::World;
+pub use world::{HEARTBEAT, SOON, World};
