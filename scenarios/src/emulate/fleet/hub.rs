@@ -3,7 +3,7 @@
 use super::super::ports;
 use super::super::process::{Process, Program, beside};
 use super::{COMMAND_WITHIN, FleetError, STOP_WITHIN, answers, write};
-use shared::ids::{NodeId, ScopeId};
+use shared::ids::{NodeId, ScopeId, ServiceId};
 use shared::wire::JoinToken;
 use shared::work::Service;
 use std::net::SocketAddr;
@@ -112,10 +112,9 @@ impl Hub {
     /// Tells it what the fleet serves.
     pub(super) fn add_services(&self) -> Result<(), FleetError> {
         for service in &self.services {
-            let file = self.folder.join(format!("{}.json", service.id));
-            let text = serde_json::to_string_pretty(service).unwrap_or_default();
-            write(&file, &text)?;
-            self.command(&["service", "add", &file.to_string_lossy()])?;
+            let file = self.folder.join(format!("{}.toml", service.id));
+            write(&file, &as_toml(service))?;
+            self.command(&["service", "add", "--file", &file.to_string_lossy()])?;
         }
         Ok(())
     }
@@ -165,4 +164,25 @@ impl Hub {
     pub fn mqtt(&self) -> SocketAddr {
         self.mqtt
     }
+}
+
+/// A service as the hub's command reads it. Names and sources hold nothing that TOML would write differently from Rust.
+fn as_toml(service: &Service) -> String {
+    let aliases: Vec<&str> = service.aliases.iter().map(ServiceId::as_str).collect();
+    let mut text = format!("id = {:?}\naliases = {aliases:?}\n", service.id.as_str());
+    for variant in &service.variants {
+        text += &format!(
+            "\n[[variants]]\nid = {:?}\nquantisation = {:?}\ncontext = {}\nmemory = {}\nquality = {}\nquality_source = {:?}\n",
+            variant.id.as_str(),
+            variant.quantisation,
+            variant.context.0,
+            variant.memory.0,
+            variant.quality.get(),
+            variant.quality_source
+        );
+        if let Some(hash) = &variant.weights_sha256 {
+            text += &format!("weights_sha256 = {hash:?}\n");
+        }
+    }
+    text
 }
