@@ -240,3 +240,57 @@ impl Report {
         lines
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::cast::Cast;
+    use super::super::script;
+    use super::*;
+    use crate::emulate::client::ErrorBody;
+
+    fn answered_by(node: &NodeId, quality: f64, degraded: bool) -> Reply {
+        let served = Served { node: Some(node.clone()), quality: Some(quality), ..Served::default() };
+        Reply {
+            finish: Some("stop".to_owned()),
+            headers: BTreeMap::from([("x-tidegate-degraded".to_owned(), degraded.to_string())]),
+            served: Some(served),
+            ..Reply::default()
+        }
+    }
+
+    fn refused(code: Option<&str>) -> Reply {
+        let error = ErrorBody { message: "no".to_owned(), kind: None, code: code.map(str::to_owned) };
+        Reply {
+            error: Some(error),
+            headers: BTreeMap::from([("x-tidegate-degraded".to_owned(), "true".to_owned())]),
+            ..Reply::default()
+        }
+    }
+
+    #[test]
+    fn a_broken_promise_is_seen_and_a_kept_one_is_not() {
+        let cast = Cast::new().expect("good names");
+        let needs = script::needs(&cast);
+        let of = |label: &str| needs.iter().find(|ask| ask.label == label).expect("in the script");
+        let (plain, floor, site) = (of("no needs"), of("quality floor"), of("stays at the site"));
+        assert!(faults(plain, &answered_by(&cast.cloud, 0.3, false)).is_empty());
+        assert_eq!(faults(plain, &refused(Some("busy"))).len(), 1, "an answer was promised");
+        assert!(faults(floor, &answered_by(&cast.cloud, 0.299, false)).is_empty());
+        assert_eq!(faults(floor, &answered_by(&cast.edge_1, 0.29, false)).len(), 1, "not good enough");
+        assert!(faults(site, &answered_by(&cast.edge_2, 0.29, false)).is_empty());
+        assert_eq!(faults(site, &answered_by(&cast.cloud, 0.299, false)).len(), 1, "left the site");
+    }
+
+    #[test]
+    fn a_refusal_must_be_typed_and_the_cut_be_known() {
+        let cast = Cast::new().expect("good names");
+        let cut_off = script::cut_off(&cast);
+        let floor = cut_off.iter().find(|ask| ask.promise == Promise::Refusal).expect("in the script");
+        assert!(faults(floor, &refused(Some("deadline_exceeded"))).is_empty());
+        assert_eq!(faults(floor, &refused(None)).len(), 1, "not typed");
+        assert_eq!(faults(floor, &answered_by(&cast.cloud, 0.299, true)).len(), 1, "nobody may");
+        let plain = cut_off.iter().find(|ask| ask.label == "cut off: no needs").expect("in the script");
+        assert!(faults(plain, &answered_by(&cast.edge_1, 0.29, true)).is_empty());
+        assert_eq!(faults(plain, &answered_by(&cast.edge_1, 0.29, false)).len(), 1, "it must know");
+    }
+}
