@@ -225,7 +225,6 @@ impl Fleet {
     fn apply(&mut self, now: Moment, delta: FleetDelta) {
         let node = match &delta {
             FleetDelta::Node { node, .. }
-            | FleetDelta::Machine { node, .. }
             | FleetDelta::State { node, .. }
             | FleetDelta::Machine { node, .. }
             | FleetDelta::Replicas { node, .. }
