@@ -9,8 +9,8 @@
 //! that is opened here has mutual TLS, except where a node joins, and every queue has an end.
 #![warn(missing_docs)]
 
-// cfgbroker
-// broker
+#[cfg(feature = "broker")]
+pub mod broker;
 pub mod host;
 pub mod join;
 pub mod mqtt;

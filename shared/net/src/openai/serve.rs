@@ -18,7 +18,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Said to a connection above the limit, without reading what it wants.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\
-content-length: 124\r\n\r\n{\"error\":{\"message\":\"too many open connections: try again\",\"type\":\"server_error\",\"param\":null,\
+content-length: 125\r\n\r\n{\"error\":{\"message\":\"too many open connections: try again\",\"type\":\"server_error\",\"param\":null,\
 \"code\":\"too_many_connections\"}}";
 
 /// Serves `router` on `listener` until `cancel`; then takes nothing new, lets open requests end for `limits.drain`, and cuts off the

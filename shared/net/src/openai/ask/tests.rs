@@ -234,7 +234,7 @@ fn needs_come_from_the_body() {
     assert_eq!(needs.slo.money.map(|money| money.0), Some(20));
     assert_eq!(needs.slo.min_quality.get(), 0.4);
     assert_eq!(needs.residency, Residency::Site);
-    assert_eq!(needs.session, Some(0xd8c5_21d6_ae12_30aa), "the first eight bytes of SHA-256 of `tea`");
+    assert_eq!(needs.session, Some(0xa9f7_4d1e_c36e_bdeb), "the first eight bytes of SHA-256 of `tea`");
     assert_eq!(call.ask.body.sampling.repetition_penalty, 1.1);
     assert!(call.ask.request.features.penalties);
 }
