@@ -1,7 +1,7 @@
 //! The control stream of a connection, whichever side opened it: signs of life, goodbyes, and the streams that come beside it.
 
 use super::offered;
-use crate::logic::Ended;
+use crate::logic::{AgentEvent, Ended};
 use shared::ids::NodeId;
 use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Hello, Pulse};
@@ -49,8 +49,8 @@ pub(super) struct Talk {
 }
 
 impl Talk {
-    /// Talks until the connection ends. News go to `heard`; when that says no, nobody listens any more.
-    pub(super) async fn run(mut self, heard: impl AsyncFn(News) -> bool) -> Ended {
+    /// Talks until the connection ends. News go to the agent as the events that `heard` makes of them.
+    pub(super) async fn run(mut self, heard: impl Fn(News) -> AgentEvent + Send) -> Ended {
         let stop = self.tasks.cancelled();
         let ended = loop {
             tokio::select! {
@@ -71,7 +71,7 @@ impl Talk {
                         Ok(None) => break Ended::Broken("the control stream was closed".to_owned()),
                         Err(error) => break Ended::Broken(error.to_string()),
                     };
-                    if !heard(news).await {
+                    if self.host.handle.tell(heard(news)).await.is_err() {
                         break stuck();
                     }
                 }

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 const INBOX_MAX: usize = 1_024;
 
 /// The driver has ended; whoever notices ends too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the agent has stopped")]
 pub struct Stopped;
 

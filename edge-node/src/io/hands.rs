@@ -198,7 +198,7 @@ impl Hands {
                 self.meters.record(&record);
                 self.store.record(record);
             }
-            Effect::LoadChanged(variant, load) => self.meters.load(&variant, load),
+            Effect::LoadChanged(variant, load) => self.meters.load(&variant, &load),
             // The driver has carried it out with the payload.
             Effect::Deliver(_) => {}
         }

@@ -100,14 +100,22 @@ impl Meters {
         registry.register("first_token_seconds", "Arrival to first token", self.first_token.clone());
         registry.register("wishes_kept", "Requests whose wished times were kept", self.attained.clone());
         registry.register("wishes_missed", "Requests whose wished times were missed", self.missed.clone());
-        registry.register("publications_dropped", "Messages that the broker connection did not take", self.publications_dropped.clone());
+        registry.register(
+            "publications_dropped",
+            "Messages that the broker connection did not take",
+            self.publications_dropped.clone(),
+        );
         registry.register("replica_active", "Requests that run", self.active.clone());
         registry.register("replica_queued", "Requests that wait for a slot", self.queued.clone());
         registry.register("degraded", "1 while the hub is out of reach", self.degraded.clone());
         registry.register("requests_open", "Requests of clients that are not over", self.open.clone());
         registry.register("peers_connected", "Agents connected without the hub", self.peers.clone());
         registry.register("records_spooled", "Records that wait for the hub", self.spooled.clone());
-        registry.register("records_dropped", "Records that were dropped because the hub was away too long", self.spool_dropped.clone());
+        registry.register(
+            "records_dropped",
+            "Records that were dropped because the hub was away too long",
+            self.spool_dropped.clone(),
+        );
         registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
         registry.register("http_connections", "Open HTTP connections", self.connections.clone());
     }
@@ -149,15 +157,21 @@ impl Meters {
             self.first_token.observe(first.as_secs_f64());
         }
         match record.attained {
-            Some(true) => drop(self.attained.inc()),
-            Some(false) => drop(self.missed.inc()),
+            Some(true) => {
+                self.attained.inc();
+            }
+            Some(false) => {
+                self.missed.inc();
+            }
             None => {}
         }
     }
 
     /// Everything as text, with what is read off the agent at this moment.
     pub(super) fn text(&self, status: &NodeStatus, front: &Arc<FrontCounters>) -> Result<String, std::fmt::Error> {
-        let gauge = |gauge: &Gauge, value: usize| drop(gauge.set(i64::try_from(value).unwrap_or(i64::MAX)));
+        let gauge = |gauge: &Gauge, value: usize| {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        };
         gauge(&self.degraded, usize::from(status.degraded));
         gauge(&self.open, status.requests_open);
         gauge(&self.peers, status.peers.iter().filter(|peer| peer.links > 0).count());

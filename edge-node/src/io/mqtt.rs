@@ -83,7 +83,8 @@ impl Broker {
     fn begin(&self, address: &str, session: Session) -> Result<(Mqtt, mpsc::Receiver<MqttEvent>, Tasks), String> {
         let member = self.membership.as_ref().ok_or("this node has not joined a fleet")?;
         let identity = member.identity.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let will = Note::state(Topic::Status(self.node.clone()).name(), json(&Signed { session, message: Status { online: false } }));
+        let will =
+            Note::state(Topic::Status(self.node.clone()).name(), json(&Signed { session, message: Status { online: false } }));
         let plans = Layer::ALL.into_iter().map(|layer| Topic::Plan(self.node.clone(), layer).name());
         let settings = MqttSettings {
             address: address.to_owned(),

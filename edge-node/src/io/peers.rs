@@ -163,8 +163,8 @@ async fn talk(handle: &Handle, links: &Links, network: &Network, node: NodeId, g
     let rtt = link.report(Hop::Direct).rtt.unwrap_or_default();
     links.add_peer(&node, number, Talked { link: link.clone(), commands: sender });
     tracing::info!(peer = %node, address = %link.address(), "peer connected");
-    let tell = async |event| handle.tell(AgentEvent::Peer(node.clone(), event)).await.is_ok();
-    if tell(PeerEvent::Up { link: number, rtt, replicas }).await {
+    let event = |event| AgentEvent::Peer(node.clone(), event);
+    if handle.tell(event(PeerEvent::Up { link: number, rtt, replicas })).await.is_ok() {
         let talk = Talk {
             link,
             stream,
@@ -175,13 +175,14 @@ async fn talk(handle: &Handle, links: &Links, network: &Network, node: NodeId, g
             speaks_for_others: false,
         };
         let ended = talk
-            .run(async |news| match news {
-                News::Ping(pulse) => tell(PeerEvent::Ping(number, pulse)).await,
-                News::Pong(pulse) => tell(PeerEvent::Pong(number, pulse)).await,
+            .run(|news| match news {
+                News::Ping(pulse) => event(PeerEvent::Ping(number, pulse)),
+                News::Pong(pulse) => event(PeerEvent::Pong(number, pulse)),
             })
             .await;
         tracing::info!(peer = %node, why = %ended, "peer disconnected");
-        tell(PeerEvent::Lost(number, ended)).await;
+        // Fails only when the agent has stopped.
+        drop(handle.tell(event(PeerEvent::Lost(number, ended))).await);
     }
     links.remove_peer(&node, number);
 }

@@ -128,12 +128,12 @@ pub struct RecordBook {
     recent: Arc<Mutex<VecDeque<Record>>>,
 }
 
-/// Starts the writer. It ends with `tasks`, after what was handed to it is on disk.
+/// Starts the writer. It ends when the [`Store`] is dropped, after what was handed to it is on disk.
 pub(super) fn open(folder: &Arc<StateFolder>, tasks: &Tasks) -> (Store, RecordBook) {
     let (persisted, states) = watch::channel(None);
     let (queue, records) = mpsc::channel(QUEUE_MAX);
     let book = RecordBook { folder: folder.path().to_owned(), recent: Arc::default() };
-    tasks.spawn("store", keep(Arc::clone(folder), states, records, tasks.clone()));
+    tasks.spawn("store", keep(Arc::clone(folder), states, records));
     (Store { persisted, queue, book: book.clone() }, book)
 }
 
@@ -210,11 +210,9 @@ async fn keep(
     folder: Arc<StateFolder>,
     mut states: watch::Receiver<Option<Box<Persisted>>>,
     mut records: mpsc::Receiver<Box<Record>>,
-    tasks: Tasks,
 ) {
-    let stop = tasks.cancelled();
     loop {
-        // The order of events at a stop: the driver hands over its last, drops its ends, and only then there is nothing left.
+        // It ends when the driver has dropped its end, which it does after its last word.
         tokio::select! {
             biased;
             record = records.recv() => match record {
@@ -222,7 +220,6 @@ async fn keep(
                 None => break,
             },
             Ok(()) = states.changed() => save(&folder, &mut states).await,
-            () = stop.cancelled(), if records.is_closed() => break,
         }
     }
     save(&folder, &mut states).await;

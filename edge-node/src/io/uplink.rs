@@ -152,12 +152,9 @@ impl Uplink {
             speaks_for_others: true,
         };
         let ended = talk
-            .run(async |news| {
-                let event = match news {
-                    News::Ping(pulse) => UplinkEvent::Ping(pulse),
-                    News::Pong(pulse) => UplinkEvent::Pong(pulse),
-                };
-                self.tell(event).await.is_ok()
+            .run(|news| match news {
+                News::Ping(pulse) => AgentEvent::Uplink(self.number, UplinkEvent::Ping(pulse)),
+                News::Pong(pulse) => AgentEvent::Uplink(self.number, UplinkEvent::Pong(pulse)),
             })
             .await;
         if self.links.uplink().is_some_and(|present| present.id() == link.id()) {
