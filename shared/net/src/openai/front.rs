@@ -41,20 +41,6 @@ pub fn router<I: Ingress>(
     ingress: I,
     counters: Arc<FrontCounters>,
 ) -> Result<Router, BadFront> {
-    router_with(config, exposure, ingress, counters, Router::new())
-}
-
-/// The same with pages of the host beside it, behind the same keys.
-///
-/// # Errors
-/// [`BadFront`] for settings that cannot work.
-pub fn router_with<I: Ingress>(
-    config: &FrontConfig,
-    exposure: Exposure,
-    ingress: I,
-    counters: Arc<FrontCounters>,
-    pages: Router,
-) -> Result<Router, BadFront> {
     config.validate()?;
     let access = Access::new(config, exposure)?;
     let front = Arc::new(Front { config: config.clone(), access, ingress, counters, started: unix_time_s() });
@@ -66,9 +52,8 @@ pub fn router_with<I: Ingress>(
         .route("/v1/completions", post(completion::<I>))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .with_state(Arc::clone(&front))
-        .merge(pages)
-        .layer(from_fn_with_state(front, outer::<I>)))
+        .layer(from_fn_with_state(Arc::clone(&front), outer::<I>))
+        .with_state(front))
 }
 
 struct Front<I> {
@@ -199,7 +184,7 @@ impl<I: Ingress> Front<I> {
     }
 
     /// The body, within its limits of size and time.
-    async fn body(&self, headers: &HeaderMap, mut body: Body) -> Result<Bytes, ApiError> {
+    async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
         let bytes_max = self.config.body_bytes_max;
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if announced.is_some_and(|length| usize::try_from(length).map_or(true, |length| length > bytes_max)) {
@@ -209,10 +194,11 @@ impl<I: Ingress> Front<I> {
             return Err(ask::too_large(bytes_max));
         }
         let wait = Duration::from_millis(self.config.body_read_ms);
-        match timeout(wait, Limited::new(&mut body, bytes_max).collect()).await {
+        let mut limited = Limited::new(body, bytes_max);
+        match timeout(wait, (&mut limited).collect()).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                discard(body).await;
+                discard(limited.into_inner()).await;
                 Err(ask::too_large(bytes_max))
             }
             Ok(Err(_)) => {
