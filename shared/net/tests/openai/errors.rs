@@ -69,6 +69,8 @@ async fn only_json_that_says_so_is_read() {
     let served = start_default(&answering()).await;
     let plain = b"POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
     assert_eq!(exchange(served.address, plain).await.error().1, "unsupported_media_type");
+    let packed = post_json(served.address, "/v1/chat/completions", &chat(), &["content-encoding: gzip"]).await;
+    assert_eq!(packed.error().1, "unsupported_media_type");
     let page = post_json(served.address, "/v1/chat/completions", &chat(), &["origin: https://example.org"]).await;
     assert_eq!(page.error().1, "foreign_origin");
 }
@@ -76,7 +78,16 @@ async fn only_json_that_says_so_is_read() {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_typed() {
     let served = start_default(&answering()).await;
-    for path in ["/", "/v1", "/v1/embeddings", "/v1/models/", "/v2/chat/completions", "/v1/chat/completions/x", "/%2e%2e/etc"] {
+    for path in [
+        "/",
+        "/v1",
+        "/v1/embeddings",
+        "/v1/models/",
+        "/v2/chat/completions",
+        "/v1/chat/completions/x",
+        "/%2e%2e/etc",
+        "/v1/models/%ff%00",
+    ] {
         let reply = exchange(served.address, format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes()).await;
         assert_eq!(reply.status, 404, "{path}");
         assert!(reply.json()["error"]["message"].is_string(), "{path}");

@@ -88,8 +88,7 @@ async fn connections_above_the_limit_are_told_so() {
     let mut first = Client::connect(served.address).await;
     first.send(&post("/v1/completions", &small().to_string(), &[])).await;
     assert_eq!(first.reply().await.status, 200);
-    let mut second = Client::connect(served.address).await;
-    let refused = second.reply().await;
+    let refused = post_json(served.address, "/v1/completions", &small(), &[]).await;
     assert_eq!((refused.error().0, refused.error().1.as_str()), (503, "too_many_connections"));
     assert_eq!(served.counters.snapshot().connections_refused, 1);
     drop(first);
