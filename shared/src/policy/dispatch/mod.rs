@@ -10,7 +10,7 @@ mod scene;
 #[cfg(test)]
 mod assess_tests;
 #[cfg(test)]
-pub(crate) mod story;
+pub(in crate::policy) mod story;
 
 pub use cloud_only::CloudOnly;
 pub use dispatcher::{Dispatcher, Dispatching};
