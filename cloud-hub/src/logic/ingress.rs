@@ -6,7 +6,7 @@ use super::fleet::Fleet;
 use super::ledger::Ledger;
 use super::{HubConfig, HubEffect};
 use serde::{Deserialize, Serialize};
-use shared::fleet::Tier;
+use shared::fleet::{Costs, Tier};
 use shared::ids::NodeId;
 use shared::plan::{Actual, Failure, Outcome, Reason, Record};
 use shared::policy::BadPolicy;
@@ -32,6 +32,7 @@ impl Ingress {
             tier: Tier::Cloud,
             hub: None,
             executes: false,
+            costs: Costs::default(),
             dispatch: config.ingress_dispatch.clone(),
             seed: config.seed,
             stale_after: config.lease(),

@@ -19,6 +19,8 @@ mod ledger;
 mod relay;
 mod rounds;
 mod rows;
+#[cfg(test)]
+mod tests;
 mod views;
 
 pub use config::{HubConfig, PolicyChoice, Restored, RestoredNode};

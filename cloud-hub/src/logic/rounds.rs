@@ -262,9 +262,11 @@ impl Rounds {
     }
 
     fn publish_placement(&mut self, around: &Around<'_>, node: &NodeId, epochs: &mut Epochs, effects: &mut Vec<HubEffect>) {
-        // A node that is silent or drains is not told to hold nothing: it keeps its plan until it works again.
-        let works = around.fleet.view().node(node).is_some_and(|entry| entry.state == NodeState::Online);
-        if !works || !self.wants(around, Layer::Placement, &node.scope(), self.placed_version) {
+        let planned = self.plans.get(node).is_some_and(|layers| layers.contains_key(&Layer::Placement));
+        // A node that drains is not told to hold nothing: it keeps the plan that it has until it works again.
+        let drains = around.fleet.view().node(node).is_some_and(|entry| entry.state == NodeState::Draining);
+        let wanted = !drains || !planned;
+        if !wanted || !self.wants(around, Layer::Placement, &node.scope(), self.placed_version) {
             return;
         }
         let rows = self.placed.iter().filter(|row| row.node == *node).cloned().collect();
@@ -272,15 +274,17 @@ impl Rounds {
     }
 
     fn offload(&mut self, around: &Around<'_>, edge: &NodeId, epochs: &mut Epochs, effects: &mut Vec<HubEffect>) {
+        // Without a placement there is nothing to be bounded by: a node's first offload plan follows its first placement plan.
+        let layers = self.plans.get(edge);
+        let Some(based_on) = layers.and_then(|layers| layers.get(&Layer::Placement)).map(|held| held.plan.epoch) else { return };
         if !self.wants(around, Layer::Offload, &edge.scope(), self.placed_version) {
             return;
         }
         let layers = self.plans.get(edge);
-        let based_on = layers.and_then(|layers| layers.get(&Layer::Placement)).map(|held| held.plan.epoch);
         let held = layers.and_then(|layers| layers.get(&Layer::Offload)).map(|held| held.plan.rows.clone());
         let held = if let Some(PlanRows::Offload(rows)) = held { rows } else { Vec::new() };
         let rows = self.targets_for(around, edge, &held);
-        self.publish(around, edge, PlanRows::Offload(rows), based_on, epochs, effects);
+        self.publish(around, edge, PlanRows::Offload(rows), Some(based_on), epochs, effects);
     }
 
     fn targets_for(&mut self, around: &Around<'_>, edge: &NodeId, held: &[OffloadRow]) -> Vec<OffloadRow> {
@@ -346,10 +350,10 @@ impl Rounds {
     }
 }
 
-/// Nodes that plans are made for: those that live. The others keep the plans that they have, and find newer ones when they are
-/// back. To a cloned identity nothing is planned: who of the two would it be for?
+/// Nodes that plans are made for: those that work. One that is silent or has lost its connection goes on within the plans that it
+/// has: what the hub can no longer see of it is no reason to take anything from it. To a cloned identity nothing is planned: who
+/// of the two would it be for?
 fn planned_for(fleet: &Fleet) -> Vec<NodeId> {
-    let lives = |state| matches!(state, NodeState::Seen | NodeState::Online | NodeState::Suspect | NodeState::Draining);
-    let nodes = fleet.members().filter(|(_, member)| lives(member.shown) && member.session.is_some());
-    nodes.map(|(node, _)| node.clone()).collect()
+    let works = |state| matches!(state, NodeState::Online | NodeState::Draining);
+    fleet.members().filter(|(_, member)| works(member.shown)).map(|(node, _)| node.clone()).collect()
 }

@@ -226,6 +226,7 @@ impl Fleet {
         let node = match &delta {
             FleetDelta::Node { node, .. }
             | FleetDelta::State { node, .. }
+            | FleetDelta::Machine { node, .. }
             | FleetDelta::Replicas { node, .. }
             | FleetDelta::Peers { node, .. }
             | FleetDelta::Load { node, .. }

@@ -142,6 +142,7 @@ impl Fleet {
                 addresses: inventory.addresses.clone(),
             },
         );
+        self.apply(now, FleetDelta::Machine { node: node.clone(), machine: inventory.machine.clone() });
         let Some(member) = self.members.get_mut(node) else { return };
         member.inventory = Some(inventory);
         // Before the first hello it may be a retained one of days ago: no sign of life.
