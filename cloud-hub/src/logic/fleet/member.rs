@@ -15,9 +15,9 @@ pub(super) const PING_SLACK: Micros = Micros::from_millis(100);
 /// A connection silent for so long makes its node suspect: two lost pings change nothing, and it comes before the transport's
 /// own idle timeout of 5 s.
 pub(crate) const SUSPECT_AFTER: Micros = Micros::from_secs(3);
-/// The old connection of an identity must answer a challenge within this time when a new one claims it. Two seconds carry a
-/// ping over the worst links that are usable at all; a restarted agent waits that long at most.
-pub(crate) const CHALLENGE_WITHIN: Micros = Micros::from_secs(2);
+/// The old connection of an identity must answer a challenge within this time when a new one claims it. It carries a ping over
+/// the worst links that are usable at all, and it is shorter than the two seconds that an agent waits for its welcome.
+pub(crate) const CHALLENGE_WITHIN: Micros = Micros::from_millis(1_500);
 /// The flag of a cloned identity falls when no second instance was seen for so long. Longer than an agent that was turned away
 /// waits before it tries again, so that the flag does not flap while both live.
 pub(crate) const CLONE_STABLE: Micros = Micros::from_secs(60);
@@ -90,7 +90,12 @@ pub(crate) struct Live {
 pub(super) struct Contender {
     pub(super) connection: Connection,
     pub(super) hello: Hello,
-    /// Number of the challenge.
+}
+
+/// The question whether the process behind the session's connection still lives. It stands until it is answered or the
+/// connection is over, whoever waits for the answer: an agent that restarts faster than its challenge runs must not start it anew.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Challenge {
     pub(super) number: u64,
     pub(super) until: Moment,
 }
@@ -123,6 +128,7 @@ pub(crate) struct Member {
     pub(crate) drained: bool,
     pub(crate) inventory: Option<Inventory>,
     pub(crate) session: Option<Live>,
+    pub(super) challenge: Option<Challenge>,
     pub(super) contender: Option<Contender>,
     /// When a second live instance was last seen.
     pub(super) cloned: Option<Moment>,
@@ -203,7 +209,7 @@ impl Member {
         [
             link.map(|link| link.ping_due),
             link.and_then(|link| link.heard).filter(|_| working).map(|heard| heard + SUSPECT_AFTER),
-            self.contender.as_ref().map(|contender| contender.until),
+            self.challenge.filter(|_| self.contender.is_some()).map(|challenge| challenge.until),
             self.cloned.map(|seen| seen + CLONE_STABLE),
             self.heard.filter(|_| self.shown != NodeState::Offline && self.cloned.is_none()).map(|heard| heard + lease),
         ]
