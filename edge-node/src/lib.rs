@@ -2,4 +2,6 @@
 //!
 //! [`logic`] decides and never touches the world; the other modules carry out what it decides and tell it what happened.
 
+#[cfg(feature = "io")]
+pub mod exec;
 pub mod logic;

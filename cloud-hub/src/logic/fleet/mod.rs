@@ -225,8 +225,8 @@ impl Fleet {
     fn apply(&mut self, now: Moment, delta: FleetDelta) {
         let node = match &delta {
             FleetDelta::Node { node, .. }
-            | FleetDelta::Machine { node, .. }
             | FleetDelta::State { node, .. }
+            | FleetDelta::Machine { node, .. }
             | FleetDelta::Replicas { node, .. }
             | FleetDelta::Peers { node, .. }
             | FleetDelta::Load { node, .. }
