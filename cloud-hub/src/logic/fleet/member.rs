@@ -37,13 +37,17 @@ pub(crate) struct Link {
     pub(crate) heard: Option<Moment>,
     pub(super) ping_due: Moment,
     pings: Vec<(u64, Moment)>,
-    pub(super) path: PathReport,
+    /// Round-trip time by our own pings, smoothed.
+    rtt: Option<Micros>,
+    /// What the transport measured.
+    pub(super) measured: Option<PathReport>,
+    /// What the node says of its uplink: its way out is our way in.
+    pub(super) told: Option<PathReport>,
 }
 
 impl Link {
     pub(super) fn new(connection: Connection, now: Moment) -> Self {
-        let path = PathReport { rtt: None, ..PathReport::with_rtt(Hop::Direct, Micros::ZERO) };
-        Self { connection, heard: None, ping_due: now, pings: Vec::new(), path }
+        Self { connection, heard: None, ping_due: now, pings: Vec::new(), rtt: None, measured: None, told: None }
     }
 
     pub(super) fn pinged(&mut self, now: Moment, number: u64) {
@@ -61,12 +65,30 @@ impl Link {
         let sample = now.since(self.pings[place].1);
         self.pings.drain(..=place);
         // Smoothed as TCP does: an eighth of the new sample.
-        let smoothed = self.path.rtt.map_or(sample, |rtt| Micros((rtt.0.saturating_mul(7)).saturating_add(sample.0) / 8));
-        self.path.rtt = Some(smoothed);
+        let smoothed = self.rtt.map_or(sample, |rtt| Micros(rtt.0.saturating_mul(7).saturating_add(sample.0) / 8));
+        self.rtt = Some(smoothed);
     }
 
     pub(crate) const fn rtt(&self) -> Option<Micros> {
-        self.path.rtt
+        self.rtt
+    }
+
+    /// The path, seen from the hub: what was measured here first, what the node says where nothing was. Only the node knows
+    /// whether bytes cost money.
+    pub(super) fn path(&self) -> PathReport {
+        PathReport {
+            hop: Hop::Direct,
+            rtt: self.rtt.or_else(|| self.either(|path| path.rtt, |path| path.rtt)),
+            jitter: self.either(|path| path.jitter, |path| path.jitter),
+            rate_out: self.either(|path| path.rate_out, |path| path.rate_in),
+            rate_in: self.either(|path| path.rate_in, |path| path.rate_out),
+            loss: self.either(|path| path.loss, |path| path.loss),
+            metered: [&self.measured, &self.told].into_iter().flatten().any(|path| path.metered),
+        }
+    }
+
+    fn either<T>(&self, measured: fn(&PathReport) -> Option<T>, told: fn(&PathReport) -> Option<T>) -> Option<T> {
+        self.measured.as_ref().and_then(measured).or_else(|| self.told.as_ref().and_then(told))
     }
 }
 
@@ -107,10 +129,15 @@ pub(crate) struct Faults {
     pub(crate) last: Option<String>,
 }
 
+/// What a fault is shown as.
+pub(super) fn shortened(field: &str, why: &str) -> String {
+    format!("{field}: {why}").chars().take(FAULT_TEXT_MAX).collect()
+}
+
 impl Faults {
     /// Counts one, and returns its shortened text.
     pub(super) fn add(&mut self, field: &str, why: &str) -> String {
-        let text: String = format!("{field}: {why}").chars().take(FAULT_TEXT_MAX).collect();
+        let text = shortened(field, why);
         let known = self.by_field.len() < FAULT_FIELDS_MAX || self.by_field.contains_key(field);
         let field = if known { field } else { "other" };
         *self.by_field.entry(field.to_owned()).or_default() += 1;
