@@ -9,3 +9,4 @@ mod dispatch;
 mod fleets;
 mod offload;
 mod rounds;
+mod speed;

@@ -4,12 +4,26 @@ use ciborium::Value as Cbor;
 use serde_json::Value as Json;
 
 /// Members whose keys are data: what is added there is no unknown field.
-const KEYED_BY_DATA: [&str; 5] = ["labels", "loads", "peers", "catalogue", "config"];
+const KEYED_BY_DATA: [&str; 6] = ["labels", "loads", "peers", "catalogue", "config", "counts"];
 
 /// Enumerations are maps of one entry whose key is the variant's name: what is added there makes two variants.
 fn is_enumeration(keys: &[&str]) -> bool {
-    const VARIANTS: [&str; 10] =
-        ["failed", "unsupported", "placement", "offload", "allocation", "dispatch", "chat", "plain", "within", "exactly"];
+    const VARIANTS: [&str; 14] = [
+        "wait",
+        "assign",
+        "answered",
+        "broken",
+        "failed",
+        "unsupported",
+        "placement",
+        "offload",
+        "allocation",
+        "dispatch",
+        "chat",
+        "plain",
+        "within",
+        "exactly",
+    ];
     matches!(keys, [only] if VARIANTS.contains(only))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::samples::Sample;
 use crate::values::*;
+use shared::estimate::Estimate;
 use shared::fleet::*;
 use shared::ids::*;
 use shared::plan::*;
@@ -21,6 +22,7 @@ pub(crate) fn payloads() -> Vec<Sample> {
         Sample::json("inventory", signed(inventory())),
         Sample::json("telemetry", signed(telemetry())),
         Sample::json("view", view()),
+        Sample::json("records", signed(Records { records: vec![record()] })),
     ];
     let states = [
         AckState::Received,
@@ -101,6 +103,71 @@ fn view() -> ViewMessage {
     }
 }
 
+/// A request that waited, was tried in vain, and was then answered elsewhere.
+fn record() -> Record {
+    let request = RequestId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+    let usage = Usage { prompt: Tokens(118), output: Tokens(64), cached: Tokens(0) };
+    let actual = Actual {
+        first_token: Some(Micros::from_millis(310)),
+        per_token: Some(Micros::from_millis(21)),
+        total: Micros::from_millis(1_650),
+        usage,
+        energy: Joules::new(12.5).ok(),
+        money: Some(MicroDollars(31)),
+    };
+    let choice = |name: &str| Choice {
+        candidate: Candidate { node: node(name), hop: Hop::Relay, variant: variant("smollm2-135m-q8"), split: Split::Whole },
+        estimate: Estimate {
+            first_token: Micros::from_millis(290),
+            wait: Micros::ZERO,
+            per_token: Micros::from_millis(20),
+            total: Micros::from_millis(1_570),
+            spread: fraction(0.125),
+            energy: Joules::new(12.0).ok(),
+            money: Some(MicroDollars(30)),
+            quality: Quality::new(0.25).expect("from 0 to 1"),
+        },
+    };
+    let decision = |number, verdict| Decision {
+        attempt: AttemptId { request, number },
+        at: Moment(5_000_000),
+        policy: "min-latency".to_owned(),
+        verdict,
+        others: vec![choice("eu/cloud/gpu-2")],
+        rejected: vec![Rejected { node: node("eu/site-7/edge-1"), variant: variant("smollm2-135m-q8"), reason: Reason::Busy }],
+        counts: BTreeMap::from([("busy".to_owned(), 1)]),
+        fingerprint: u64::MAX,
+        grant: epoch(42),
+        age: Micros::from_millis(800),
+        degraded: false,
+    };
+    let attempt =
+        |number, verdict, outcome| AttemptRecord { decision: decision(number, verdict), actual: actual.clone(), outcome };
+    let slo = Slo { first_token: Some(Micros::from_millis(500)), end_to_end: Some(Micros::from_secs(4)), ..Slo::default() };
+    Record {
+        request,
+        ingress: node("eu/site-7/edge-1"),
+        service: service("assistant"),
+        needs: Needs { slo, residency: Residency::Anywhere, session: Some(7) },
+        arrived: Moment(4_900_000),
+        waited: Micros::from_millis(100),
+        attempts: vec![
+            attempt(0, Verdict::Wait(Reason::Busy), None),
+            attempt(
+                0,
+                Verdict::Assign(choice("eu/cloud/gpu-1")),
+                Some(Outcome::Failed(Failure::Broken("eu/cloud/gpu-1".to_owned()))),
+            ),
+            attempt(1, Verdict::Assign(choice("eu/cloud/gpu-1")), Some(Outcome::Answered(Finish::Stop))),
+        ],
+        served_by: Some((node("eu/cloud/gpu-1"), variant("smollm2-135m-q8"))),
+        quality: Quality::new(0.25).ok(),
+        actual: actual.clone(),
+        outcome: Outcome::Answered(Finish::Stop),
+        attained: Some(true),
+    }
+}
+
 fn plan(rows: PlanRows) -> Plan {
     Plan {
         scope: ScopeId::new("eu/site-7/edge-1").expect("good"),
@@ -125,4 +192,26 @@ fn plans() -> Vec<PlanRows> {
         PlanRows::Allocation(vec![AllocationRow { variant: with, slots: 4, queue_max: 16 }]),
         PlanRows::Dispatch(DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::json!({"margin": 0.2}) }),
     ]
+}
+
+#[test]
+fn topics_are_called_as_ever() {
+    let edge = || node("eu/site-7/edge-1");
+    let topics = [
+        (Topic::Status(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/status", true),
+        (Topic::Inventory(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/inventory", true),
+        (Topic::Telemetry(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/telemetry", true),
+        (Topic::PlanAck(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/plan-ack", true),
+        (Topic::Records(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/records", true),
+        (Topic::Plan(edge(), Layer::Offload), "tidegate/v1/plans/eu.site-7.edge-1/offload", false),
+        (Topic::View(edge()), "tidegate/v1/views/eu.site-7.edge-1", false),
+    ];
+    for (topic, name, from_node) in topics {
+        assert_eq!(topic.name(), name);
+        assert_eq!(Topic::parse(name), Some(topic.clone()));
+        assert_eq!((topic.node(), topic.from_node()), (&edge(), from_node));
+        for other in [format!("{name}/more"), name.replace("v1", "v2"), name.replace('.', "/"), name.replace("edge-1", "#")] {
+            assert_eq!(Topic::parse(&other), None, "{other}");
+        }
+    }
 }
