@@ -491,7 +491,9 @@ fn a_hundred_troubled_days() {
         }
     }
     let [whole, resumed, errors, lost] = sums;
-    println!("{whole} whole answers, {resumed} of them continued elsewhere, {errors} typed errors, {lost} died with their ingress");
+    println!(
+        "{whole} whole answers, {resumed} of them continued elsewhere, {errors} typed errors, {lost} died with their ingress"
+    );
     assert!(whole > 200 && resumed > 0 && errors > 20, "these were no troubled days");
 }
 

@@ -113,6 +113,26 @@ impl World {
         told.await.unwrap_or_else(|late| panic!("{late}")).1
     }
 
+    /// What an agent says of itself.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub async fn status(&self, of: &NodeId) -> Value {
+        let url = format!("{}/tidegate/v1/status", self.base(of));
+        let response = self.client.http().get(&url).send().await.unwrap_or_else(|error| panic!("the status of {of}: {error}"));
+        response.json().await.unwrap_or_else(|error| panic!("the status of {of}: {error}"))
+    }
+
+    /// How many requests run on the only engine of a node.
+    ///
+    /// # Panics
+    /// When it does not say.
+    pub async fn active(&self, of: &NodeId) -> u64 {
+        let status = self.status(of).await;
+        let active = status.pointer("/replicas/0/load/active").and_then(Value::as_u64);
+        active.unwrap_or_else(|| panic!("no load in the status of {of}: {status}"))
+    }
+
     /// The cable of an edge.
     ///
     /// # Panics

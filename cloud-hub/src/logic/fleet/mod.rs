@@ -249,7 +249,9 @@ impl Fleet {
 
     /// Takes the connection off the node's session.
     fn unlink(&mut self, now: Moment, node: &NodeId) -> Option<Connection> {
-        let live = self.members.get_mut(node)?.session.as_mut()?;
+        let member = self.members.get_mut(node)?;
+        member.challenge = None;
+        let live = member.session.as_mut()?;
         live.mqtt_after_loss = false;
         let connection = live.link.take()?.connection;
         self.news.ended.push(connection);

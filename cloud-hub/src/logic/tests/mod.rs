@@ -152,10 +152,10 @@ impl Universe {
     fn carry_out(&mut self, effect: &HubEffect) {
         match effect {
             HubEffect::Ping { connection, number } | HubEffect::Challenge { connection, number } => {
-                if self.agents.get(connection).is_some_and(|(_, agent)| agent.answers) {
-                    let pulse = Pulse { number: *number, loads: BTreeMap::new() };
-                    self.fly(self.now + WAY + WAY, HubEvent::Pong { connection: *connection, pulse });
-                }
+                let answers = self.agents.get(connection).is_some_and(|(_, agent)| agent.answers);
+                let pulse = Pulse { number: *number, loads: BTreeMap::new() };
+                let pong = answers.then_some(HubEvent::Pong { connection: *connection, pulse });
+                pong.into_iter().for_each(|pong| self.fly(self.now + WAY + WAY, pong));
             }
             HubEffect::Welcome { connection, welcome } => {
                 if let Some((_, agent)) = self.agents.get_mut(connection) {

@@ -92,7 +92,7 @@ pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError
     let heads = gguf.count("llama.attention.head_count")?;
     let hidden = gguf.count("llama.embedding_length")?;
     let kv_heads = gguf.count_maybe("llama.attention.head_count_kv")?.unwrap_or(heads);
-    let head = gguf.count_maybe("llama.attention.key_length")?.unwrap_or(hidden / heads.max(1));
+    let head = gguf.count_maybe("llama.attention.key_length")?.unwrap_or_else(|| hidden / heads.max(1));
     if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || head == 0 || head % 2 != 0 {
         return Err(gguf.damaged(format!("{heads} heads, {kv_heads} key heads of width {head} cannot be")));
     }
@@ -120,7 +120,7 @@ pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError
 
 fn context(gguf: &Gguf, config: &LlmConfig) -> Result<usize, ModelError> {
     let trained = gguf.count("llama.context_length")?;
-    let wanted = config.context.map_or(trained.min(CONTEXT_DEFAULT_MAX as usize), |context| context.0 as usize);
+    let wanted = config.context.map_or_else(|| trained.min(CONTEXT_DEFAULT_MAX as usize), |context| context.0 as usize);
     if wanted == 0 || wanted > trained {
         return Err(gguf.unsupported(format!("a context of {wanted}: the model was trained for 1 to {trained}")));
     }

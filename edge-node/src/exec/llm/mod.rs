@@ -48,6 +48,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+/// Loads a model and its texts into memory, for whoever runs layers by himself.
+///
+/// # Errors
+/// [`ModelError`] says what is wrong with the file, or that it would not fit.
+pub fn load(config: &LlmConfig) -> Result<(Model, Texts), ModelError> {
+    let mut gguf = Gguf::open(config, &|| true)?;
+    let texts = Texts::from_gguf(&gguf)?;
+    let (model, _) = load::load(&mut gguf, config, &|| true)?;
+    Ok((model, texts))
+}
+
 /// An embedded model as an engine.
 #[derive(Debug)]
 pub struct Llm {

@@ -58,6 +58,12 @@ impl Texts {
         Ok(Self { tokenizer, environment, source })
     }
 
+    /// The vocabulary.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// The tokens of a prompt. Nothing when `go_on`, asked now and then, says no.
     ///
     /// # Errors

@@ -13,6 +13,11 @@ const CONTROL: u64 = 3;
 /// Kind of a vocabulary entry in a GGUF file: matched as a whole wherever it stands.
 const USER_DEFINED: u64 = 4;
 
+/// Two tokens that stand side by side.
+type Pair = (u32, u32);
+/// A pair that may be merged: its rank, where its left token stands, and which it was when it was found.
+type Candidate = (u32, usize, Pair);
+
 /// After so many words the encoder asks whether it shall go on: about a millisecond of work.
 const WORDS_PER_ASK: usize = 1_000;
 
@@ -24,7 +29,7 @@ pub struct Tokenizer {
     /// The token of each single byte.
     byte_ids: Vec<Option<u32>>,
     /// Which pair becomes what, and its rank: lower goes first.
-    merges: HashMap<(u32, u32), (u32, u32)>,
+    merges: HashMap<Pair, (u32, u32)>,
     /// Words that are one token whatever the merges say; only Llama 3 has that rule.
     words: HashMap<Vec<u8>, u32>,
     /// Control tokens, longest text first.
@@ -224,7 +229,7 @@ impl Tokenizer {
         ids.extend(parts.iter().filter_map(|part| part.id));
     }
 
-    fn consider(&self, parts: &[Part], left: Option<usize>, heap: &mut BinaryHeap<Reverse<(u32, usize, (u32, u32))>>) {
+    fn consider(&self, parts: &[Part], left: Option<usize>, heap: &mut BinaryHeap<Reverse<Candidate>>) {
         let pair = left.and_then(|left| Some((left, pair_at(parts, left)?)));
         if let Some((left, (_, pair))) = pair
             && let Some((rank, _)) = self.merges.get(&pair)
@@ -273,7 +278,7 @@ fn pair_at(parts: &[Part], left: usize) -> Option<(usize, (u32, u32))> {
     Some((right, (part.id?, parts.get(right)?.id?)))
 }
 
-fn merges(gguf: &Gguf, ids: &HashMap<&str, u32>) -> Result<HashMap<(u32, u32), (u32, u32)>, ModelError> {
+fn merges(gguf: &Gguf, ids: &HashMap<&str, u32>) -> Result<HashMap<Pair, (u32, u32)>, ModelError> {
     let mut merges = HashMap::new();
     for (text, rank) in gguf.texts("tokenizer.ggml.merges")?.into_iter().zip(0..) {
         let pair = text.split_once(' ').and_then(|(left, right)| {

@@ -5,8 +5,11 @@ use super::super::process::{Process, Program, beside};
 use super::super::relay::{Delays, Relay};
 use super::{COMMAND_WITHIN, FleetError, Hub, STOP_WITHIN, answers, write};
 use shared::ids::{NodeId, ScopeId};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+
+/// The discard port: what an agent behind a firewall looks like to others, who try and then go through the hub.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 /// What kind of agent.
 #[derive(Clone, Debug)]
@@ -47,9 +50,9 @@ impl Agent {
         let port = || ports::free().map_err(network("finding a port for an agent"));
         let (http, quic) = (port()?, port()?);
         let (state, config) = (folder.join("state"), folder.join("agent.toml"));
-        let advertise = if plan.reachable { format!("[\"{quic}\"]") } else { "[]".to_owned() };
+        let advertised = if plan.reachable { quic } else { NOBODY };
         let text = format!(
-            "state = {state:?}\n\n{}\n\n[http]\nlisten = \"{http}\"\n\n[quic]\nlisten = \"{quic}\"\nadvertise = {advertise}\n",
+            "state = {state:?}\n\n{}\n\n[http]\nlisten = \"{http}\"\n\n[quic]\nlisten = \"{quic}\"\nadvertise = [\"{advertised}\"]\n",
             plan.config
         );
         write(&config, &text)?;

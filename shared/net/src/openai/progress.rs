@@ -71,7 +71,9 @@ impl Progress {
             set("x-tidegate-policy", &decision.policy);
             set("x-tidegate-attempt", &decision.attempt.number.to_string());
             let rejected: Vec<String> = decision.counts.iter().map(|(code, count)| format!("{code}={count}")).collect();
-            set("x-tidegate-rejected", &rejected.join(","));
+            if !rejected.is_empty() {
+                set("x-tidegate-rejected", &rejected.join(","));
+            }
         }
     }
 
@@ -113,9 +115,9 @@ fn between(from: Instant, to: Instant) -> Micros {
     Micros(u64::try_from(to.saturating_duration_since(from).as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Milliseconds with one digit behind the point: more would be noise.
+/// Milliseconds, exact to the microsecond.
 fn millis(time: Micros) -> f64 {
-    (time.as_millis_f64() * 10.0).round() / 10.0
+    (time.as_millis_f64() * 1e3).round() / 1e3
 }
 
 fn in_ms(time: Micros) -> String {

@@ -90,6 +90,18 @@ impl Client {
         timeout(PATIENCE, self.more()).await.is_ok_and(|more| !more) && self.pending.is_empty()
     }
 
+    /// Waits until the front closes the connection, and says what came before.
+    pub(crate) async fn wait_for_end(&mut self) -> String {
+        let end = async { while self.more().await {} };
+        timeout(PATIENCE, end).await.expect("the front closes the connection");
+        String::from_utf8_lossy(&self.pending).into_owned()
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) async fn finish_writing(&mut self) {
+        self.socket.shutdown().await.expect("an open connection");
+    }
+
     /// Reads one response.
     pub(crate) async fn reply(&mut self) -> Reply {
         let head = self.read_until("\r\n\r\n").await;

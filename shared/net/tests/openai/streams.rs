@@ -65,9 +65,15 @@ async fn an_empty_answer_is_still_a_stream() {
 async fn several_answers_each_begin_and_end() {
     let part = |index: u64, text: &str| structured(&json!({"index": index, "delta": {"content": text}}));
     let ended = structured(&json!({"index": 1, "delta": {}, "finish_reason": "length"}));
-    let served =
-        start_default(&Fake::saying(vec![assigned(0, "one"), part(0, "a"), part(1, "b"), part(0, "c"), ended, finish(Finish::Stop)]))
-            .await;
+    let served = start_default(&Fake::saying(vec![
+        assigned(0, "one"),
+        part(0, "a"),
+        part(1, "b"),
+        part(0, "c"),
+        ended,
+        finish(Finish::Stop),
+    ]))
+    .await;
     let mut body = chat();
     body["n"] = json!(2);
     let chunks = post_json(served.address, "/v1/chat/completions", &body, &[]).await.chunks();

@@ -12,14 +12,24 @@ fn chat() -> Value {
 
 #[tokio::test]
 async fn a_chat_is_answered_and_explained() {
-    let fake = Fake::saying(vec![assigned(0, "one"), tokens("Hi"), tokens(""), assigned(1, "two"), tokens(" you"), finish(Finish::Stop)]);
+    let fake = Fake::saying(vec![
+        assigned(0, "one"),
+        tokens("Hi"),
+        tokens(""),
+        assigned(1, "two"),
+        tokens(" you"),
+        finish(Finish::Stop),
+    ]);
     let served = start_default(&fake).await;
     let reply = post_json(served.address, "/v1/chat/completions", &chat(), &["x-tidegate-priority: 6"]).await;
     assert_eq!(reply.status, 200, "{}", reply.body);
     let body = reply.json();
     let id = fake.asks()[0].request.id.to_string();
     assert_eq!(reply.header("x-request-id"), id);
-    assert_eq!((body["id"].as_str(), body["object"].as_str()), (Some(format!("chatcmpl-{id}").as_str()), Some("chat.completion")));
+    assert_eq!(
+        (body["id"].as_str(), body["object"].as_str()),
+        (Some(format!("chatcmpl-{id}").as_str()), Some("chat.completion"))
+    );
     assert_eq!(body["choices"][0]["message"]["content"], "Hi you");
     assert_eq!(body["choices"][0]["finish_reason"], "stop");
     assert_eq!((&body["usage"]["prompt_tokens"], &body["usage"]["total_tokens"]), (&json!(7), &json!(9)));
@@ -59,7 +69,8 @@ async fn a_completion_is_answered() {
 
 #[tokio::test]
 async fn tool_calls_come_back_whole() {
-    let start = json!({"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "clock", "arguments": ""}}]});
+    let start =
+        json!({"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "clock", "arguments": ""}}]});
     let rest = json!({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]});
     let fake = Fake::saying(vec![assigned(0, "one"), structured(&start), structured(&rest), finish(Finish::ToolCalls)]);
     let served = start_default(&fake).await;
@@ -107,7 +118,11 @@ async fn a_client_that_leaves_takes_its_request_along() {
     let served = start_default(&fake).await;
     let mut client = Client::connect(served.address).await;
     client.send(&post("/v1/chat/completions", &chat().to_string(), &[])).await;
-    let asked = async { while fake.asks().is_empty() { tokio::task::yield_now().await } };
+    let asked = async {
+        while fake.asks().is_empty() {
+            tokio::task::yield_now().await
+        }
+    };
     tokio::time::timeout(crate::client::PATIENCE, asked).await.expect("the request arrives");
     assert_eq!(served.counters.snapshot().connections_open, 1);
     drop(client);
