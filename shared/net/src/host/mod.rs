@@ -1,0 +1,18 @@
+//! What both programs do when they start: read their configuration, open their state folder, start a clock, own their tasks,
+//! listen for signals, and log.
+//!
+//! Never here: anything that only one of the two programs needs.
+
+mod clock;
+mod config;
+mod layers;
+mod log;
+mod nearest;
+mod state;
+mod tasks;
+
+pub use clock::Clock;
+pub use config::{BadValue, ConfigError, Loaded, Origin, Shown, Sources, load};
+pub use log::{LogError, LogFormat, LogSettings, init_tracing};
+pub use state::{StateError, StateFolder, write_private};
+pub use tasks::{NotStopped, Tasks, shutdown_signal};
