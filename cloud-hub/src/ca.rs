@@ -5,11 +5,13 @@
 
 use crate::clock::UnixTime;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo, string::Ia5String,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
 };
 use sha2::{Digest, Sha256};
 use shared::ids::NodeId;
+use shared_net::host::write_private;
+use shared_net::tls::{Identity, Role, TlsError, name_certificate};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -24,11 +26,6 @@ pub const HOST_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 pub const BACKDATE: Duration = Duration::from_secs(5 * 60);
 /// Largest signing request that is read: one with a P-256 key has about 300 bytes. Larger ones are refused unread.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// The DNS name in every certificate; TLS clients ask for it, whatever address they dialled.
-pub const SERVER_NAME: &str = "tidegate";
-/// Prefix of the URI name that says which node it is.
-pub const NODE_URI_PREFIX: &str = "tidegate:node:";
-
 const CERTIFICATE_FILE: &str = "ca.pem";
 const KEY_FILE: &str = "ca.key";
 
@@ -55,9 +52,15 @@ pub enum CaError {
         #[source]
         source: rcgen::Error,
     },
+    /// The names of a member could not be written into its certificate, or its identity could not be used.
+    #[error("making an identity")]
+    Identity(#[from] TlsError),
     /// The signing request is no good.
     #[error("the signing request is no good: {0}")]
     BadRequest(&'static str),
+    /// There is an authority already.
+    #[error("{0} exists: every node trusts this authority, so it is not overwritten")]
+    Exists(PathBuf),
 }
 
 fn crypto(doing: &'static str) -> impl FnOnce(rcgen::Error) -> CaError {
@@ -100,9 +103,11 @@ pub struct Certificate {
     pub key_sha256: [u8; 32],
 }
 
-/// A certificate with its private key, for the hub's own listeners.
+/// Who the hub is, with the parts as PEM for programs that want files.
 #[derive(Clone)]
-pub struct HostIdentity {
+pub struct HubIdentity {
+    /// For the hub's own connections.
+    pub identity: Identity,
     /// The certificate.
     pub certificate: Certificate,
     /// Its key, PKCS #8 PEM.
@@ -110,9 +115,9 @@ pub struct HostIdentity {
 }
 
 /// Never shows the key.
-impl fmt::Debug for HostIdentity {
+impl fmt::Debug for HubIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostIdentity").field("certificate", &self.certificate).finish_non_exhaustive()
+        f.debug_struct("HubIdentity").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 
@@ -189,35 +194,39 @@ impl Authority {
     /// [`CaError::BadRequest`] when the request is unreadable or not signed by its own key.
     pub fn issue(&self, request: &[u8], node: &NodeId, now: UnixTime, lifetime: Duration) -> Result<Certificate, CaError> {
         let key = proven_key(request)?;
-        self.sign(&key, node, &[], now, lifetime)
+        let mut params = CertificateParams::default();
+        name_certificate(&mut params, node, Role::Node)?;
+        self.sign(params, &key, now, lifetime)
     }
 
-    /// A certificate with a fresh key for a listener of the hub. Addresses and host names beyond `tidegate` are for foreign
-    /// clients that check the name that they dialled.
+    /// An identity of the hub with a fresh key, for its own listeners and for its broker. Addresses and host names beyond
+    /// the member's are for foreign clients that check the name that they dialled.
     ///
     /// # Errors
     /// [`CaError::Crypto`] when a name cannot stand in a certificate.
-    pub fn issue_host(&self, node: &NodeId, names: &[String], now: UnixTime) -> Result<HostIdentity, CaError> {
+    pub fn issue_hub(&self, hub: &NodeId, names: &[String], now: UnixTime) -> Result<HubIdentity, CaError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto("making a key for the hub"))?;
-        let certificate = self.sign(&key, node, names, now, HOST_LIFETIME)?;
-        Ok(HostIdentity { certificate, key_pem: key.serialize_pem() })
+        let mut params = CertificateParams::default();
+        name_certificate(&mut params, hub, Role::Hub)?;
+        for name in names {
+            params.subject_alt_names.push(match name.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(name.as_str().try_into().map_err(crypto("writing a name into a certificate"))?),
+            });
+        }
+        let certificate = self.sign(params, &key, now, HOST_LIFETIME)?;
+        let key_pem = key.serialize_pem();
+        let identity = Identity::new(&certificate.pem, &key_pem, &self.certificate_pem)?;
+        Ok(HubIdentity { identity, certificate, key_pem })
     }
 
     fn sign(
         &self,
+        mut params: CertificateParams,
         key: &impl PublicKeyData,
-        node: &NodeId,
-        names: &[String],
         now: UnixTime,
         lifetime: Duration,
     ) -> Result<Certificate, CaError> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = common_name(&node.topic_level());
-        params.subject_alt_names = alternative_names(node, names)?;
-        params.is_ca = IsCa::ExplicitNoCa;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
         let serial = Serial::draw();
         let expires = set_validity(&mut params, serial, now, lifetime);
         let certificate = params.signed_by(key, &self.issuer).map_err(crypto("signing a certificate"))?;
@@ -230,18 +239,6 @@ fn common_name(name: &str) -> DistinguishedName {
     let mut distinguished = DistinguishedName::new();
     distinguished.push(DnType::CommonName, name);
     distinguished
-}
-
-fn alternative_names(node: &NodeId, names: &[String]) -> Result<Vec<SanType>, CaError> {
-    let ascii = |text: &str| Ia5String::try_from(text).map_err(crypto("writing a name into a certificate"));
-    let mut all = vec![SanType::URI(ascii(&format!("{NODE_URI_PREFIX}{node}"))?), SanType::DnsName(ascii(SERVER_NAME)?)];
-    for name in names {
-        all.push(match name.parse::<IpAddr>() {
-            Ok(address) => SanType::IpAddress(address),
-            Err(_) => SanType::DnsName(ascii(name)?),
-        });
-    }
-    Ok(all)
 }
 
 /// Returns when it ends.
@@ -274,11 +271,10 @@ fn proven_key(request: &[u8]) -> Result<SubjectPublicKeyInfo, CaError> {
 
 /// Writes a file that must not exist yet, readable by its owner only.
 fn write_new(path: &Path, bytes: &[u8]) -> Result<(), CaError> {
-    crate::state::write_private(path, bytes, true).map_err(|source| CaError::File {
-        doing: "writing",
-        path: path.to_owned(),
-        source,
-    })
+    if path.exists() {
+        return Err(CaError::Exists(path.to_owned()));
+    }
+    write_private(path, bytes).map_err(|source| CaError::File { doing: "writing", path: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -368,8 +364,8 @@ mod tests {
     #[test]
     fn serials_differ_and_the_authority_is_never_overwritten() {
         let (temp, authority) = authority();
-        let first = authority.issue_host(&node(), &["127.0.0.1".to_owned(), "hub.local".to_owned()], NOW).expect("issued");
-        let second = authority.issue_host(&node(), &[], NOW).expect("issued");
+        let first = authority.issue_hub(&node(), &["127.0.0.1".to_owned(), "hub.local".to_owned()], NOW).expect("issued");
+        let second = authority.issue_hub(&node(), &[], NOW).expect("issued");
         assert_ne!(first.certificate.serial, second.certificate.serial);
         Authority::create(temp.path(), &node(), NOW).expect_err("there is one");
         assert_eq!(Authority::open(temp.path()).expect("read").fingerprint(), authority.fingerprint());

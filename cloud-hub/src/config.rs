@@ -6,6 +6,7 @@
 use crate::store::RecordLimits;
 use serde::{Deserialize, Serialize};
 use shared::plan::DispatchSetting;
+use shared_net::host::LogSettings;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ pub struct Config {
     /// How the hub decides.
     pub policies: PolicySection,
     /// The log.
-    pub log: LogSection,
+    pub log: LogSettings,
 }
 
 impl Default for Config {
@@ -44,7 +45,7 @@ impl Default for Config {
             certificates: CertificateSection::default(),
             records: RecordLimits::default(),
             policies: PolicySection::default(),
-            log: LogSection::default(),
+            log: LogSettings::default(),
         }
     }
 }
@@ -143,22 +144,6 @@ impl Default for PolicySection {
     fn default() -> Self {
         let min_latency = DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null };
         Self { dispatch: min_latency.clone(), ingress_dispatch: min_latency, heartbeat_ms: 5_000, seed: 0 }
-    }
-}
-
-/// The log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogSection {
-    /// What is logged, such as `info` or `cloud_hub=debug,info`.
-    pub filter: String,
-    /// One JSON object a line instead of text for people.
-    pub json: bool,
-}
-
-impl Default for LogSection {
-    fn default() -> Self {
-        Self { filter: "info".to_owned(), json: false }
     }
 }
 

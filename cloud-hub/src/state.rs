@@ -5,15 +5,15 @@ use crate::clock::UnixTime;
 use crate::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 use shared::ids::NodeId;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use shared_net::host::{StateError as LockError, StateFolder, write_private};
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 const ADMIN_KEY_FILE: &str = "admin.key";
 const ADDRESSES_FILE: &str = "addresses.json";
 const DATABASE_FILE: &str = "hub.db";
-const LOCK_FILE: &str = "hub.lock";
 
 /// What went wrong with the state folder.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +24,9 @@ pub enum StateError {
     /// There is already something there.
     #[error("{0} already holds a hub's state: every node trusts the authority in it, so it is not overwritten")]
     Already(PathBuf),
-    /// A running hub holds it.
-    #[error("another hub is using {0}: two hubs must not share a state folder")]
-    Locked(PathBuf),
+    /// A running hub holds it, or it cannot be used at all.
+    #[error(transparent)]
+    Folder(#[from] LockError),
     /// A file could not be read or written.
     #[error("{doing} {path}")]
     File {
@@ -73,12 +73,6 @@ pub struct Addresses {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir(PathBuf);
 
-/// Holds the folder for one hub; let go on drop, or by the system when the process dies.
-#[derive(Debug)]
-pub struct StateLock {
-    _file: File,
-}
-
 impl StateDir {
     /// The folder at this path; nothing is read yet.
     #[must_use]
@@ -109,15 +103,13 @@ impl StateDir {
     /// # Errors
     /// [`StateError::Already`] when there is one.
     pub fn init(&self, hub: &NodeId, address: &str, now: UnixTime) -> Result<Authority, StateError> {
-        fs::create_dir_all(&self.0).map_err(|source| self.file("making", "", source))?;
-        restrict_folder(&self.0).map_err(|source| self.file("restricting", "", source))?;
-        let _lock = self.lock()?;
+        let _held = StateFolder::open(&self.0)?;
         if self.database().exists() || self.0.join(ADMIN_KEY_FILE).exists() {
             return Err(StateError::Already(self.0.clone()));
         }
         let authority = Authority::create(&self.0, hub, now)?;
         let key = hex::encode(rand::random::<[u8; 32]>());
-        write_private(&self.0.join(ADMIN_KEY_FILE), key.as_bytes(), true)
+        write_private(&self.0.join(ADMIN_KEY_FILE), key.as_bytes())
             .map_err(|source| self.file("writing", ADMIN_KEY_FILE, source))?;
         Store::create(&self.database(), hub, address, now)?;
         Ok(authority)
@@ -126,19 +118,10 @@ impl StateDir {
     /// Takes the folder for this process.
     ///
     /// # Errors
-    /// [`StateError::Locked`] when a hub has it.
-    pub fn lock(&self) -> Result<StateLock, StateError> {
-        let path = self.0.join(LOCK_FILE);
-        let open = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
-        let file = open.map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => StateError::NotInitialised(self.0.clone()),
-            _ => self.file("opening", LOCK_FILE, source),
-        })?;
-        match file.try_lock() {
-            Ok(()) => Ok(StateLock { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(StateError::Locked(self.0.clone())),
-            Err(TryLockError::Error(source)) => Err(self.file("locking", LOCK_FILE, source)),
-        }
+    /// [`StateError::Folder`] when a hub has it.
+    pub fn lock(&self) -> Result<StateFolder, StateError> {
+        self.initialised()?;
+        Ok(StateFolder::open(&self.0)?)
     }
 
     /// The fleet's authority.
@@ -181,10 +164,7 @@ impl StateDir {
     /// [`StateError::File`] when the folder cannot be written.
     pub fn write_addresses(&self, addresses: &Addresses) -> Result<(), StateError> {
         let text = serde_json::to_vec_pretty(addresses).unwrap_or_default();
-        let scratch = self.0.join("addresses.json.new");
-        write_private(&scratch, &text, false)
-            .and_then(|()| fs::rename(&scratch, self.0.join(ADDRESSES_FILE)))
-            .map_err(|source| self.file("writing", ADDRESSES_FILE, source))
+        write_private(&self.0.join(ADDRESSES_FILE), &text).map_err(|source| self.file("writing", ADDRESSES_FILE, source))
     }
 
     fn initialised(&self) -> Result<(), StateError> {
@@ -194,32 +174,6 @@ impl StateDir {
     fn file(&self, doing: &'static str, name: &str, source: io::Error) -> StateError {
         StateError::File { doing, path: self.0.join(name), source }
     }
-}
-
-/// Writes a file that only its owner may read, and makes it durable. With `fresh`, an existing file is an error.
-pub(crate) fn write_private(path: &Path, bytes: &[u8], fresh: bool) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if fresh {
-        options.create_new(true);
-    } else {
-        options.create(true).truncate(true);
-    }
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-#[cfg(unix)]
-fn restrict_folder(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
-}
-
-#[cfg(not(unix))]
-fn restrict_folder(_path: &Path) -> io::Result<()> {
-    Ok(())
 }
 
 #[cfg(test)]
@@ -240,7 +194,7 @@ mod tests {
         assert_eq!(state.authority().expect("read").fingerprint(), made.fingerprint());
         assert!(matches!(state.init(&hub(), "127.0.0.1:7443", UnixTime(1_800_000_000)), Err(StateError::Already(_))));
         let held = state.lock().expect("free");
-        assert!(matches!(state.lock(), Err(StateError::Locked(_))));
+        assert!(matches!(state.lock(), Err(StateError::Folder(LockError::InUse(_)))));
         drop(held);
         state.lock().expect("free again");
         assert_eq!(state.admin_key().expect("made").len(), 64);

@@ -41,7 +41,7 @@ CREATE INDEX records_by_request ON records (request);
 /// Makes a new file with empty tables.
 pub(super) fn create(path: &Path, meta: &Meta) -> Result<(), StoreError> {
     // SQLite would make the file readable for others; its log files take over the mode of the file.
-    crate::state::write_private(path, b"", true)
+    shared_net::host::write_private(path, b"")
         .map_err(|error| StoreError::Damaged { what: "the folder", why: error.to_string() })?;
     let mut connection = Connection::open(path).map_err(doing("making the database"))?;
     // Must stand before the first table: lets deleted records give their space back.
