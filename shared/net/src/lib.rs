@@ -14,5 +14,6 @@
 pub mod host;
 pub mod join;
 // mqtt
+pub mod openai;
 pub mod quic;
 pub mod tls;
