@@ -7,6 +7,7 @@ use crate::store::RecordLimits;
 use serde::{Deserialize, Serialize};
 use shared::plan::DispatchSetting;
 use shared_net::host::LogSettings;
+use shared_net::openai::FrontConfig;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -70,11 +71,13 @@ impl Default for QuicSection {
 pub struct HttpSection {
     /// TCP address of the API. Anything but loopback needs API keys.
     pub listen: SocketAddr,
+    /// Keys and limits.
+    pub front: FrontConfig,
 }
 
 impl Default for HttpSection {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)) }
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)), front: FrontConfig::default() }
     }
 }
 
@@ -107,7 +110,11 @@ pub struct MqttSection {
 
 impl Default for MqttSection {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8883)), external: String::new(), advertise: String::new() }
+        Self {
+            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8883)),
+            external: String::new(),
+            advertise: String::new(),
+        }
     }
 }
 
@@ -158,6 +165,9 @@ pub enum ConfigError {
         /// What would be right.
         want: String,
     },
+    /// The HTTP front refuses its section.
+    #[error("`http.front`")]
+    Front(#[from] shared_net::openai::BadFront),
 }
 
 impl Config {
@@ -181,8 +191,8 @@ impl Config {
                 return fail(key, "`host:port`, or nothing");
             }
         }
-        for (key, setting) in
-            [("policies.dispatch", &self.policies.dispatch), ("policies.ingress_dispatch", &self.policies.ingress_dispatch)]
+        self.http.front.validate()?;
+        for (key, setting) in [("policies.dispatch", &self.policies.dispatch), ("policies.ingress_dispatch", &self.policies.ingress_dispatch)]
         {
             shared::policy::dispatch::Dispatcher::new(setting)
                 .map_err(|error| ConfigError::Value { key, want: format!("a known policy ({error})") })?;
@@ -235,8 +245,7 @@ mod tests {
         config.policies.dispatch.policy = "guess".to_owned();
         let error = config.validate().expect_err("no such policy").to_string();
         assert!(error.contains("policies.dispatch") && error.contains("min-latency"), "{error}");
-        let config =
-            Config { mqtt: MqttSection { external: "broker".to_owned(), ..MqttSection::default() }, ..Config::default() };
+        let config = Config { mqtt: MqttSection { external: "broker".to_owned(), ..MqttSection::default() }, ..Config::default() };
         assert!(config.validate().expect_err("no port").to_string().contains("mqtt.external"));
     }
 
