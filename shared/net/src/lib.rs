@@ -9,11 +9,11 @@
 //! that is opened here has mutual TLS, except where a node joins, and every queue has an end.
 #![warn(missing_docs)]
 
-// cfgbroker
-// broker
+#[cfg(feature = "broker")]
+pub mod broker;
 pub mod host;
 pub mod join;
-// mqtt
+pub mod mqtt;
 pub mod openai;
 pub mod quic;
 pub mod tls;
