@@ -1,1 +1,5 @@
+//! The agent: takes requests in, decides where each runs, executes what runs here, and goes on when the hub is gone.
+//!
+//! [`logic`] decides and never touches the world; the other modules carry out what it decides and tell it what happened.
 
+pub mod logic;

@@ -1,1 +1,2 @@
-
+//! Fleets in simulated and emulated time.
+pub mod sim;

@@ -20,11 +20,46 @@ pub struct HubConfig {
     pub dispatch: DispatchSetting,
     /// Dispatch policy of the hub's own ingress.
     pub ingress_dispatch: DispatchSetting,
+    /// When each layer's plans are made anew.
+    pub timescale: PolicyChoice,
+    /// Which node holds which replica.
+    pub placement: PolicyChoice,
+    /// Where an edge may send its requests.
+    pub offload: PolicyChoice,
     /// Seed for chance.
     pub seed: u64,
 }
 
+/// A policy of a round layer by its name in the layer's table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyChoice {
+    /// Its name.
+    pub policy: String,
+    /// Its configuration; `null` for the default.
+    #[serde(default)]
+    pub config: serde_json::Value,
+}
+
+impl PolicyChoice {
+    /// The policy of this name with its default configuration.
+    #[must_use]
+    pub fn named(policy: &str) -> Self {
+        Self { policy: policy.to_owned(), config: serde_json::Value::Null }
+    }
+}
+
 impl HubConfig {
+    /// A node that is silent on every way for so many heartbeats has lost its lease: one lost report, and one late, change
+    /// nothing.
+    pub const LEASE_HEARTBEATS: u64 = 3;
+
+    /// How long a lease runs, and how old a fact may be to be acted upon.
+    #[must_use]
+    pub const fn lease(&self) -> Micros {
+        Micros(self.heartbeat.0.saturating_mul(Self::LEASE_HEARTBEATS))
+    }
+
     /// The usual configuration of a hub of this name.
     #[must_use]
     pub fn new(me: NodeId) -> Self {
@@ -35,6 +70,9 @@ impl HubConfig {
             heartbeat: Micros::from_secs(5),
             dispatch: min_latency.clone(),
             ingress_dispatch: min_latency,
+            timescale: PolicyChoice::named("fixed"),
+            placement: PolicyChoice::named("declared"),
+            offload: PolicyChoice::named("all-with-replica"),
             seed: 0,
         }
     }
@@ -51,6 +89,8 @@ pub struct Restored {
     pub nodes: Vec<RestoredNode>,
     /// All services.
     pub services: Vec<Service>,
+    /// The dispatch policy that an operator set last; it stands before the configured one.
+    pub dispatch: Option<DispatchSetting>,
 }
 
 /// What the store remembers of one node.
@@ -61,7 +101,7 @@ pub struct RestoredNode {
     /// Labels from its join token.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Serial numbers of its certificates, hex.
+    /// Serial numbers of its certificates that have not expired, hex. The store drops the expired ones, which bounds the set.
     #[serde(default)]
     pub serials: BTreeSet<String>,
     /// Those of them that are no longer good.

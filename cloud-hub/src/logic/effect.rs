@@ -4,7 +4,7 @@ use super::event::{Connection, ReplyToken, Stream};
 use super::rows::{NodeRow, PlanRow, TotalRow};
 use serde::{Deserialize, Serialize};
 use shared::ids::{NodeId, RequestId, ServiceId};
-use shared::plan::{Layer, Plan, Reason, Record};
+use shared::plan::{DispatchSetting, Layer, Plan, Reason, Record};
 use shared::request::Effect;
 use shared::wire::frame::{Goodbye, Welcome};
 use shared::wire::mqtt::ViewMessage;
@@ -135,6 +135,8 @@ pub enum Change {
     Service(Service),
     /// A service is gone.
     ServiceRemoved(ServiceId),
+    /// Another dispatch policy for all agents.
+    Dispatch(DispatchSetting),
 }
 
 /// The answer to an admin operation.
@@ -204,7 +206,16 @@ pub enum Note {
         /// The faults, shortened.
         faults: Vec<String>,
     },
-    /// The hub held its slow layers because too many nodes vanished at once.
+    /// A node could not or would not apply a plan; its older one stays in force.
+    PlanRejected {
+        /// Whose.
+        node: NodeId,
+        /// Of which layer.
+        layer: Layer,
+        /// What it said, shortened.
+        why: String,
+    },
+    /// The hub holds its slow layers because too many nodes vanished at once.
     SelfSuspicion {
         /// How many vanished.
         vanished: u32,

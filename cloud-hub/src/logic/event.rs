@@ -149,6 +149,20 @@ pub enum NodeMessage {
     Records(Records),
 }
 
+impl NodeMessage {
+    /// Its kind, as in its topic.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Status(_) => "status",
+            Self::Inventory(_) => "inventory",
+            Self::Telemetry(_) => "telemetry",
+            Self::PlanAck(_) => "plan-ack",
+            Self::Records(_) => "records",
+        }
+    }
+}
+
 /// What an operator can ask for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,7 +1,7 @@
 //! A policy of whichever kind, as one value that can be written down and read back.
 
 use super::parts::{part, written};
-use super::{BadPolicy, Budget, Parts, Snapshot};
+use super::{BadPolicy, Budget, Claim, Parts, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -41,8 +41,13 @@ pub struct Row<K: Kind> {
     pub name: &'static str,
     /// Its idea in one sentence.
     pub summary: &'static str,
-    make: fn(Value, Value) -> Result<Box<dyn Held<K>>, BadPolicy>,
+    /// What it claims over others.
+    pub claims: &'static [Claim],
+    make: Make<K>,
 }
+
+/// Makes the policy from its configuration and state.
+type Make<K> = fn(Value, Value) -> Result<Box<dyn Held<K>>, BadPolicy>;
 
 impl<K: Kind> Row<K> {
     /// The row of policy `P`.
@@ -51,6 +56,7 @@ impl<K: Kind> Row<K> {
         Self {
             name: P::NAME,
             summary: P::SUMMARY,
+            claims: P::CLAIMS,
             make: |config, state| {
                 let (config, state) = (part(P::NAME, "config", config)?, part(P::NAME, "state", state)?);
                 Ok(Box::new(Kept::<P> { config, state }))

@@ -15,4 +15,4 @@ pub mod timescale;
 
 pub use budget::Budget;
 pub use holder::{Answers, Holder, Kind, Round, Row};
-pub use parts::{BadPolicy, Parts, Snapshot};
+pub use parts::{BadPolicy, Claim, Parts, Snapshot};

@@ -27,9 +27,10 @@ impl Parts for CloudOnly {
 
 impl DispatchPolicy for CloudOnly {
     fn on_event(_: &Config, (): &mut (), scene: &Scene<'_>, event: &DispatchEvent<'_>, actions: &mut Vec<Action>) {
-        best_by(event, scene, actions, |_, choice| {
-            let tier = scene.view.node(&choice.candidate.node).map(|node| node.tier);
-            if tier == Some(Tier::Cloud) { Ok(choice.estimate.total) } else { Err(Reason::Policy(Self::NAME.to_owned())) }
-        });
+        let may_use = |node: &_| match scene.view.node(node) {
+            Some(entry) if entry.tier == Tier::Cloud => Ok(()),
+            _ => Err(Reason::Policy(Self::NAME.to_owned())),
+        };
+        best_by(event, scene, actions, may_use, |_, choice| choice.estimate.total);
     }
 }

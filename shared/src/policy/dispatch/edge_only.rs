@@ -26,12 +26,7 @@ impl Parts for EdgeOnly {
 
 impl DispatchPolicy for EdgeOnly {
     fn on_event(_: &Config, (): &mut (), scene: &Scene<'_>, event: &DispatchEvent<'_>, actions: &mut Vec<Action>) {
-        best_by(event, scene, actions, |_, choice| {
-            if choice.candidate.node == *scene.me {
-                Ok(choice.estimate.total)
-            } else {
-                Err(Reason::Policy(Self::NAME.to_owned()))
-            }
-        });
+        let may_use = |node: &_| if node == scene.me { Ok(()) } else { Err(Reason::Policy(Self::NAME.to_owned())) };
+        best_by(event, scene, actions, may_use, |_, choice| choice.estimate.total);
     }
 }

@@ -3,7 +3,7 @@
 //! Idea: balance. Wins among equal machines on equal links. Loses where machines differ, since it knows no speed. Ties go to the
 //! smaller estimate, then to the earlier candidate, so the ingress itself comes first.
 
-use super::{Action, DispatchEvent, DispatchPolicy, Scene, best_by};
+use super::{Action, DispatchEvent, DispatchPolicy, Scene, anyone, best_by};
 use crate::policy::Parts;
 use serde::{Deserialize, Serialize};
 
@@ -25,11 +25,11 @@ impl Parts for LeastLoaded {
 
 impl DispatchPolicy for LeastLoaded {
     fn on_event(_: &Config, (): &mut (), scene: &Scene<'_>, event: &DispatchEvent<'_>, actions: &mut Vec<Action>) {
-        best_by(event, scene, actions, |_, choice| {
+        best_by(event, scene, actions, anyone, |_, choice| {
             let replica = scene.view.node(&choice.candidate.node).and_then(|node| node.replicas.get(&choice.candidate.variant));
             let load = replica.map(|replica| replica.value.load).unwrap_or_default();
             let used = f64::from(load.active.saturating_add(load.queued)) / f64::from(load.slots.max(1));
-            Ok((used, choice.estimate.total))
+            (used, choice.estimate.total)
         });
     }
 }

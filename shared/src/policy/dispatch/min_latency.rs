@@ -2,12 +2,16 @@
 //!
 //! Idea: predict travel, waiting, prompt and decoding of each candidate, and take the fastest among those that keep the wished
 //! times; among those that do not, the one that misses least. Wins wherever profiles and loads are fresh. Loses when many
-//! ingresses see the same idle replica at once (herding); the bound on open requests in the grant limits that.
+//! ingresses see the same idle replica at once (herding); the bound on open requests in the grant limits that. Claims never to
+//! predict a later end than the naive policies, but for its margin.
 
-use super::{Action, DispatchEvent, DispatchPolicy, Scene, best_by};
-use crate::policy::Parts;
+use super::{Action, DispatchEvent, DispatchPolicy, Scene, anyone, best_by};
+use crate::policy::{Claim, Parts};
 use crate::units::Micros;
 use serde::{Deserialize, Serialize};
+
+/// Default of [`Config::margin`]: about the relative error of a fresh estimate.
+const MARGIN: f64 = 0.1;
 
 /// What may be tuned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,7 +24,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { margin: 0.1 }
+        Self { margin: MARGIN }
     }
 }
 
@@ -33,11 +37,16 @@ impl Parts for MinLatency {
     type State = ();
     const NAME: &'static str = "min-latency";
     const SUMMARY: &'static str = "the candidate with the smallest predicted time, wishes kept first";
+    const CLAIMS: &'static [Claim] = &[
+        Claim { never_worse_than: "edge-only", slack: 0.0 },
+        Claim { never_worse_than: "cloud-only", slack: MARGIN },
+        Claim { never_worse_than: "least-loaded", slack: MARGIN },
+    ];
 }
 
 impl DispatchPolicy for MinLatency {
     fn on_event(config: &Config, (): &mut (), scene: &Scene<'_>, event: &DispatchEvent<'_>, actions: &mut Vec<Action>) {
-        best_by(event, scene, actions, |pending, choice| {
+        best_by(event, scene, actions, anyone, |pending, choice| {
             let slo = &pending.request.needs.slo;
             let elapsed = scene.now.since(pending.arrived);
             let late = |predicted: Micros, wish: Option<Micros>| wish.map_or(Micros::ZERO, |wish| predicted - wish);
@@ -46,7 +55,7 @@ impl DispatchPolicy for MinLatency {
                 + late(estimate.per_token, slo.per_token).scale(pending.request.output_max.as_f64())
                 + late(elapsed + estimate.total, slo.end_to_end);
             let penalty = if choice.candidate.node == *scene.me { 1.0 } else { 1.0 + config.margin.max(0.0) };
-            Ok((miss, estimate.total.scale(penalty)))
+            (miss, estimate.total.scale(penalty))
         });
     }
 }

@@ -74,6 +74,16 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The request that it is about.
+    #[must_use]
+    pub const fn request(&self) -> RequestId {
+        match self {
+            Self::Assign { request, .. } | Self::Wait { request, .. } | Self::Refuse { request, .. } => *request,
+        }
+    }
+}
+
 /// A dispatch policy: functions over its configuration and state.
 pub trait DispatchPolicy: Parts {
     /// Takes in one event and says what shall be done. Must not read a clock, draw unseeded chance, or depend on hash order.
@@ -86,31 +96,27 @@ pub trait DispatchPolicy: Parts {
     );
 }
 
-/// The whole of a policy that looks at each request on its own: the best feasible candidate by `cost`, smallest first, ties by
-/// order of candidates; wait when time alone may help; else refuse.
+/// The whole of a policy that looks at each request on its own: of the feasible candidates on nodes that it `may_use`, the best by
+/// `cost`, smallest first, ties by order of candidates; wait when time alone may help; else refuse.
 pub fn best_by<K: PartialOrd>(
     event: &DispatchEvent<'_>,
     scene: &Scene<'_>,
     actions: &mut Vec<Action>,
-    mut cost: impl FnMut(&Pending<'_>, &Choice) -> Result<K, Reason>,
+    may_use: impl Fn(&NodeId) -> Result<(), Reason>,
+    mut cost: impl FnMut(&Pending<'_>, &Choice) -> K,
 ) {
     let mut decide = |pending: &Pending<'_>, assessment: &Assessment| {
         let mut best: Option<(K, &Choice)> = None;
-        let mut refused = None;
-        for choice in &assessment.feasible {
-            match cost(pending, choice) {
-                Ok(key) => {
-                    if best.as_ref().is_none_or(|(least, _)| key < *least) {
-                        best = Some((key, choice));
-                    }
-                }
-                Err(reason) => refused = Some(reason),
+        for choice in assessment.feasible.iter().filter(|choice| may_use(&choice.candidate.node).is_ok()) {
+            let key = cost(pending, choice);
+            if best.as_ref().is_none_or(|(least, _)| key < *least) {
+                best = Some((key, choice));
             }
         }
         let request = pending.request.id;
         match best {
             Some((_, choice)) => Action::Assign { request, candidate: choice.candidate.clone() },
-            None => assessment.without_candidate(request, refused),
+            None => assessment.without_candidate(request, &may_use),
         }
     };
     match event {
@@ -122,4 +128,12 @@ pub fn best_by<K: PartialOrd>(
         }
         DispatchEvent::Outcome { .. } => {}
     }
+}
+
+/// Any node may be used.
+///
+/// # Errors
+/// Never.
+pub const fn anyone(_: &NodeId) -> Result<(), Reason> {
+    Ok(())
 }
