@@ -3,6 +3,7 @@
 //! Who the hub is (its name, the address in join tokens) is no configuration: `init` writes it into the state folder, and
 //! every node relies on it.
 
+use crate::logic::PolicyChoice;
 use crate::store::RecordLimits;
 use serde::{Deserialize, Serialize};
 use shared::plan::DispatchSetting;
@@ -110,11 +111,7 @@ pub struct MqttSection {
 
 impl Default for MqttSection {
     fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8883)),
-            external: String::new(),
-            advertise: String::new(),
-        }
+        Self { listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8883)), external: String::new(), advertise: String::new() }
     }
 }
 
@@ -141,6 +138,12 @@ pub struct PolicySection {
     pub dispatch: DispatchSetting,
     /// Dispatch policy of the hub's own API.
     pub ingress_dispatch: DispatchSetting,
+    /// When each layer's plans are made anew.
+    pub timescale: PolicyChoice,
+    /// Which node holds which replica.
+    pub placement: PolicyChoice,
+    /// Where an edge may send its requests.
+    pub offload: PolicyChoice,
     /// How often nodes report, in milliseconds.
     pub heartbeat_ms: u64,
     /// Seed for chance.
@@ -150,7 +153,15 @@ pub struct PolicySection {
 impl Default for PolicySection {
     fn default() -> Self {
         let min_latency = DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null };
-        Self { dispatch: min_latency.clone(), ingress_dispatch: min_latency, heartbeat_ms: 5_000, seed: 0 }
+        Self {
+            dispatch: min_latency.clone(),
+            ingress_dispatch: min_latency,
+            timescale: PolicyChoice::named("fixed"),
+            placement: PolicyChoice::named("declared"),
+            offload: PolicyChoice::named("all-with-replica"),
+            heartbeat_ms: 5_000,
+            seed: 0,
+        }
     }
 }
 
@@ -192,7 +203,8 @@ impl Config {
             }
         }
         self.http.front.validate()?;
-        for (key, setting) in [("policies.dispatch", &self.policies.dispatch), ("policies.ingress_dispatch", &self.policies.ingress_dispatch)]
+        for (key, setting) in
+            [("policies.dispatch", &self.policies.dispatch), ("policies.ingress_dispatch", &self.policies.ingress_dispatch)]
         {
             shared::policy::dispatch::Dispatcher::new(setting)
                 .map_err(|error| ConfigError::Value { key, want: format!("a known policy ({error})") })?;
@@ -245,7 +257,8 @@ mod tests {
         config.policies.dispatch.policy = "guess".to_owned();
         let error = config.validate().expect_err("no such policy").to_string();
         assert!(error.contains("policies.dispatch") && error.contains("min-latency"), "{error}");
-        let config = Config { mqtt: MqttSection { external: "broker".to_owned(), ..MqttSection::default() }, ..Config::default() };
+        let config =
+            Config { mqtt: MqttSection { external: "broker".to_owned(), ..MqttSection::default() }, ..Config::default() };
         assert!(config.validate().expect_err("no port").to_string().contains("mqtt.external"));
     }
 

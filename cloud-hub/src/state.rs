@@ -2,7 +2,7 @@
 
 use crate::ca::{Authority, CaError};
 use crate::clock::UnixTime;
-use crate::store::{Store, StoreError};
+use crate::store::{Db, Meta, RecordLimits, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use shared::ids::NodeId;
 use shared_net::host::{StateError as LockError, StateFolder, write_private};
@@ -146,6 +146,15 @@ impl StateDir {
             return Err(StateError::Damaged { path, why: "want a key of at least 32 characters".to_owned() });
         }
         Ok(key)
+    }
+
+    /// Who the hub is. May be read while it runs.
+    ///
+    /// # Errors
+    /// [`StateError`] says what is missing.
+    pub fn read_meta(&self) -> Result<Meta, StateError> {
+        self.initialised()?;
+        Ok(Db::open(&self.database(), RecordLimits::default())?.meta()?)
     }
 
     /// Where the hub that uses this folder listens, or last listened.

@@ -1,7 +1,7 @@
 //! `cloud-hub records` and `cloud-hub explain`.
 
-use super::reach::{Reach, ReachError};
 use super::CliError;
+use super::reach::{Reach, ReachError};
 use crate::config::Config;
 use crate::store::StoredRecord;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
@@ -74,7 +74,8 @@ fn story(record: &Record) -> String {
     for attempt in &record.attempts {
         tell_attempt(&mut text, attempt);
     }
-    let served = record.served_by.as_ref().map_or_else(|| "nobody".to_owned(), |(node, variant)| format!("{node} with {variant}"));
+    let served =
+        record.served_by.as_ref().map_or_else(|| "nobody".to_owned(), |(node, variant)| format!("{node} with {variant}"));
     let _ = writeln!(
         text,
         "In the end: {} by {served}; first token {}, per token {}, total {}, {} tokens.",
@@ -93,7 +94,11 @@ fn story(record: &Record) -> String {
 fn tell_attempt(text: &mut String, attempt: &AttemptRecord) {
     let decision = &attempt.decision;
     let mode = if decision.degraded { ", without the hub" } else { "" };
-    let _ = writeln!(text, "\nDecision {} by `{}`{mode}, newest fact {} old:", decision.attempt.number, decision.policy, decision.age);
+    let _ = writeln!(
+        text,
+        "\nDecision {} by `{}`{mode}, newest fact {} old:",
+        decision.attempt.number, decision.policy, decision.age
+    );
     match &decision.verdict {
         Verdict::Assign(choice) => {
             let _ = writeln!(text, "  chosen    {}", option(choice));
@@ -116,7 +121,8 @@ fn tell_attempt(text: &mut String, attempt: &AttemptRecord) {
     }
     if let Some(ended) = &attempt.outcome {
         let actual = &attempt.actual;
-        let _ = writeln!(text, "  actual    {}: first token {}, total {}", outcome(ended), time(actual.first_token), actual.total);
+        let _ =
+            writeln!(text, "  actual    {}: first token {}, total {}", outcome(ended), time(actual.first_token), actual.total);
     }
 }
 

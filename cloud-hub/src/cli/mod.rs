@@ -172,7 +172,8 @@ pub enum CliError {
 impl Place {
     fn load(&self, mut flags: Vec<(String, String)>) -> Result<Loaded<Config>, CliError> {
         for set in &self.set {
-            let (key, value) = set.split_once('=').ok_or_else(|| CliError::Flag { flag: "--set", want: "KEY=VALUE".to_owned() })?;
+            let (key, value) =
+                set.split_once('=').ok_or_else(|| CliError::Flag { flag: "--set", want: "KEY=VALUE".to_owned() })?;
             flags.push((key.to_owned(), value.to_owned()));
         }
         if let Some(state) = &self.state {

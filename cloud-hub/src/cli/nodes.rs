@@ -33,11 +33,8 @@ fn live(rows: &[NodeRow]) -> Table {
     table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "last fault"]);
     for row in rows {
         let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
-        let replicas: Vec<String> = row
-            .replicas
-            .iter()
-            .map(|one| format!("{} {}/{}", one.variant, one.load.active, one.load.slots))
-            .collect();
+        let replicas: Vec<String> =
+            row.replicas.iter().map(|one| format!("{} {}/{}", one.variant, one.load.active, one.load.slots)).collect();
         table.add_row([
             row.node.to_string(),
             format!("{:?}", row.tier).to_lowercase(),

@@ -130,7 +130,9 @@ impl Reach {
 
     pub(super) async fn revoke(&mut self, node: NodeId) -> Result<(), ReachError> {
         match self {
-            Self::Running(hub) => hub.send::<serde_json::Value>(Method::POST, "revoke", Some(&RevokeOrder { node })).await.map(drop),
+            Self::Running(hub) => {
+                hub.send::<serde_json::Value>(Method::POST, "revoke", Some(&RevokeOrder { node })).await.map(drop)
+            }
             Self::Stopped(state) => known(state.db.revoke(&node, state.now)?, &node),
         }
     }
@@ -183,7 +185,12 @@ impl AdminClient {
         self.send(Method::GET, path, None::<&()>).await
     }
 
-    async fn send<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<T, ReachError> {
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ReachError> {
         let request = self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.key);
         let request = match body {
             Some(body) => request.json(body),

@@ -116,8 +116,8 @@ fn table(catalogue: &Catalogue) -> Table {
 
 /// Reads a service from TOML.
 fn read_file(path: &Path) -> Result<Service, CliError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| CliError::Io { doing: format!("reading {}", path.display()), source })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| CliError::Io { doing: format!("reading {}", path.display()), source })?;
     let parsed = ::config::Config::builder().add_source(::config::File::from_str(&text, ::config::FileFormat::Toml)).build();
     parsed
         .and_then(::config::Config::try_deserialize)

@@ -104,7 +104,10 @@ async fn check_key(State(admin): Shared, request: Request, next: Next) -> Respon
 }
 
 fn no_key() -> Failed {
-    Failed(StatusCode::UNAUTHORIZED, "want `Authorization: Bearer KEY` with the key in the hub's state folder, `admin.key`".to_owned())
+    Failed(
+        StatusCode::UNAUTHORIZED,
+        "want `Authorization: Bearer KEY` with the key in the hub's state folder, `admin.key`".to_owned(),
+    )
 }
 
 impl Admin {
@@ -169,8 +172,9 @@ pub(super) async fn make_token(State(admin): Shared, body: Bytes) -> Answer<Toke
 pub(super) async fn services(State(admin): Shared) -> Answer<Catalogued> {
     match admin.ask(AdminOperation::Services).await? {
         AdminReply::Services(services) => {
-            let services = Catalogue::new(services)
-                .map_err(|error| Failed(StatusCode::INTERNAL_SERVER_ERROR, format!("the catalogue contradicts itself: {error}")))?;
+            let services = Catalogue::new(services).map_err(|error| {
+                Failed(StatusCode::INTERNAL_SERVER_ERROR, format!("the catalogue contradicts itself: {error}"))
+            })?;
             Ok(Json(Catalogued { services }))
         }
         other => Err(unexpected(&other)),

@@ -102,9 +102,11 @@ impl Clients {
     /// comes after what already waits, since the channel is fair.
     fn send(&self, id: RequestId, answers: &mpsc::Sender<Answer>, answer: Answer) {
         if let Err(TrySendError::Full(answer)) = answers.try_send(answer) {
-            let answers = answers.clone();
+            let (answers, stop) = (answers.clone(), self.tasks.cancelled());
             self.tasks.spawn(format!("answer for the slow client of {id}"), async move {
-                drop(tokio::time::timeout(LAST_WORD_TIME_MAX, answers.send(answer)).await);
+                let sent = tokio::time::timeout(LAST_WORD_TIME_MAX, answers.send(answer));
+                // Whoever does not read in time, or not before the hub stops, has been told enough.
+                drop(stop.run_until_cancelled(sent).await);
             });
         }
     }

@@ -1,5 +1,6 @@
 //! The loop around the core: deliver events, carry out effects, sleep until the deadline.
 
+use super::broker::Revocations;
 use super::clients::Clients;
 use super::input::{Inbox, Input};
 use super::metrics::Metrics;
@@ -31,6 +32,7 @@ pub(crate) struct Driver {
     pub(super) node_lifetime: Duration,
     pub(super) store: Store,
     pub(super) publisher: Publisher,
+    pub(super) revocations: Revocations,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: Tasks,
     pub(super) catalogue: watch::Sender<Arc<Catalogue>>,
@@ -57,6 +59,7 @@ pub(crate) struct Parts {
     pub(crate) node_lifetime: Duration,
     pub(crate) store: Store,
     pub(crate) publisher: Publisher,
+    pub(crate) revocations: Revocations,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: Tasks,
     pub(crate) catalogue: watch::Sender<Arc<Catalogue>>,
@@ -75,6 +78,7 @@ impl Driver {
             node_lifetime: parts.node_lifetime,
             store: parts.store,
             publisher: parts.publisher,
+            revocations: parts.revocations,
             metrics: parts.metrics,
             tasks: parts.tasks,
             catalogue: parts.catalogue,

@@ -114,6 +114,11 @@ impl Driver {
 
     /// A hub that cannot write goes on: its nodes remember the highest epochs, and serving matters more. It says so, and counts.
     async fn write(&self, unwritten: Unwritten) {
+        for change in &unwritten.changes {
+            if let Change::Node(node) = change {
+                self.revocations.add(&node.revoked);
+            }
+        }
         let services = unwritten.changes.iter().any(|change| matches!(change, Change::Service(_) | Change::ServiceRemoved(_)));
         let now = UnixTime::now(&self.wall);
         let expires = now.plus(self.node_lifetime);
@@ -144,9 +149,12 @@ fn write_change(db: &mut Db, change: &Change, expires: UnixTime, now: UnixTime) 
             meta.session_epoch = shared::ids::SessionEpoch(*epoch);
             meta.clock = now;
         })?),
+        Change::Dispatch(setting) => drop(db.update_meta(|meta| meta.dispatch = Some(setting.clone()))?),
         Change::Node(node) => db.put_node(node, expires, now)?,
         Change::Service(service) => drop(db.put_service(service)?),
-        Change::ServiceRemoved(id) => drop(db.remove_service(id).map_err(CatalogueError::from as fn(StoreError) -> CatalogueError)?),
+        Change::ServiceRemoved(id) => {
+            drop(db.remove_service(id).map_err(CatalogueError::from as fn(StoreError) -> CatalogueError)?)
+        }
     }
     Ok(())
 }
@@ -173,8 +181,11 @@ fn log(note: &Note) {
         Note::BadReport { node, field, why } => tracing::warn!(%node, field, why, "a report was dropped"),
         Note::StaleMessage { node, kind } => tracing::debug!(%node, kind, "a message of another session was ignored"),
         Note::FaultyPlan { node, layer, faults } => tracing::error!(%node, %layer, ?faults, "a faulty plan was not published"),
+        Note::PlanRejected { node, layer, why } => tracing::warn!(%node, %layer, why, "a node did not apply a plan"),
         Note::SelfSuspicion { vanished, of } => tracing::warn!(vanished, of, "many nodes vanished at once: slow layers are held"),
-        Note::EpochJump { node, incarnation } => tracing::warn!(%node, incarnation, "plan epochs jump above what a node has seen"),
+        Note::EpochJump { node, incarnation } => {
+            tracing::warn!(%node, incarnation, "plan epochs jump above what a node has seen")
+        }
         Note::RelayRefused { ingress, target, request, code } => {
             tracing::info!(%ingress, %target, %request, code, "a relay was refused");
         }

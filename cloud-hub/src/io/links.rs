@@ -56,7 +56,10 @@ pub(crate) async fn accept(gate: Arc<Gate>, mut acceptor: Acceptor, tasks: Tasks
         let gate = Arc::clone(&gate);
         match link.peer().cloned() {
             Some(node) => tasks.spawn(format!("agent {node}"), serve_member(gate, link, node, stop.clone())),
-            None => tasks.spawn("joining", serve_joiner(gate, link)),
+            None => {
+                let stop = stop.clone();
+                tasks.spawn("joining", async move { drop(stop.run_until_cancelled(serve_joiner(gate, link)).await) });
+            }
         }
     }
 }

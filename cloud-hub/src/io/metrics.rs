@@ -139,6 +139,7 @@ impl Metrics {
             }
             Note::StaleMessage { .. } => "stale_message",
             Note::FaultyPlan { .. } => "faulty_plan",
+            Note::PlanRejected { .. } => "plan_rejected",
             Note::SelfSuspicion { .. } => "self_suspicion",
             Note::EpochJump { .. } => "epoch_jump",
             Note::RelayRefused { .. } => "relay_refused",

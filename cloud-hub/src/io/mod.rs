@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod api;
 pub(crate) mod attempt;
+pub(crate) mod broker;
 pub(crate) mod clients;
 pub(crate) mod driver;
 pub(crate) mod effects;

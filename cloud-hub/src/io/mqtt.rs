@@ -1,5 +1,6 @@
 //! Between the broker and the driver: payloads become events, plans and views become payloads.
 
+use super::broker::Broker;
 use super::input::{Inbox, Input};
 use super::metrics::Metrics;
 use crate::logic::{HubEvent, NodeMessage};
@@ -100,13 +101,12 @@ pub(crate) struct Publisher {
     metrics: Arc<Metrics>,
     /// The newest plans, published again when the broker comes back: it may have lost what it retained.
     plans: BTreeMap<(NodeId, Layer), Plan>,
-    kick: Box<dyn Fn(&NodeId) + Send>,
+    broker: Broker,
 }
 
 impl Publisher {
-    /// `kick` ends a node's sessions at the embedded broker; an external broker refuses it by its own means.
-    pub(crate) fn new(mqtt: Mqtt, metrics: Arc<Metrics>, kick: Box<dyn Fn(&NodeId) + Send>) -> Self {
-        Self { mqtt, metrics, plans: BTreeMap::new(), kick }
+    pub(crate) fn new(mqtt: Mqtt, metrics: Arc<Metrics>, broker: Broker) -> Self {
+        Self { mqtt, metrics, plans: BTreeMap::new(), broker }
     }
 
     pub(crate) fn plan(&mut self, node: NodeId, plan: Plan) {
@@ -134,7 +134,7 @@ impl Publisher {
     }
 
     pub(crate) fn kick(&self, node: &NodeId) {
-        (self.kick)(node);
+        self.broker.disconnect(node);
     }
 
     fn publish_plan(&self, node: &NodeId, plan: &Plan) {
@@ -167,9 +167,13 @@ mod tests {
         let status = br#"{"epoch": 3, "instance": 7, "online": true}"#;
         let event = decode("tidegate/v1/nodes/eu.site-7.node-1/status", status).expect("an event");
         assert!(matches!(event, HubEvent::Mqtt { node: of, session, .. } if of == node && session.epoch.0 == 3));
-        for bad in [b"garbage".as_slice(), br#"{"online": "yes"}"#, &[0xff, 0xfe], br#"{"epoch": -1, "instance": 1, "online": true}"#] {
+        for bad in
+            [b"garbage".as_slice(), br#"{"online": "yes"}"#, &[0xff, 0xfe], br#"{"epoch": -1, "instance": 1, "online": true}"#]
+        {
             let event = decode("tidegate/v1/nodes/eu.site-7.node-1/status", bad).expect("an event");
-            assert!(matches!(event, HubEvent::BadPayload { ref topic, ref why, .. } if topic == "status" && why.len() <= WHY_BYTES_MAX));
+            assert!(
+                matches!(event, HubEvent::BadPayload { ref topic, ref why, .. } if topic == "status" && why.len() <= WHY_BYTES_MAX)
+            );
         }
         assert_eq!(decode("tidegate/v1/nodes/eu.site-7.node-1/status", b""), None, "cleared");
         assert_eq!(decode("tidegate/v1/views/eu.site-7.node-1", status), None, "the hub's own");

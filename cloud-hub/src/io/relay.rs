@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// How long a refusal may take to reach the asker, who may have stopped reading.
-const REFUSAL_TIME_MAX: Duration = Duration::from_secs(5);
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Streams that asked, and streams that run.
 #[derive(Debug)]

@@ -5,9 +5,10 @@ use crate::clock::UnixTime;
 use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 use shared::ids::{NodeId, SessionEpoch};
+use shared::plan::DispatchSetting;
 
 /// Who this hub is and how far it has come.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// The hub's name.
     pub hub: NodeId,
@@ -19,6 +20,9 @@ pub struct Meta {
     pub session_epoch: SessionEpoch,
     /// Latest wall-clock time that was ever believed.
     pub clock: UnixTime,
+    /// The dispatch policy that an operator set last, if one did.
+    #[serde(default)]
+    pub dispatch: Option<DispatchSetting>,
 }
 
 const KEY: &str = "hub";
@@ -40,7 +44,7 @@ fn damaged(error: &serde_json::Error) -> StoreError {
 
 impl Meta {
     pub(super) fn new(hub: NodeId, address: String, now: UnixTime) -> Self {
-        Self { hub, address, incarnation: 0, session_epoch: SessionEpoch(0), clock: now }
+        Self { hub, address, incarnation: 0, session_epoch: SessionEpoch(0), clock: now, dispatch: None }
     }
 }
 
