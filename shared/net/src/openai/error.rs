@@ -5,6 +5,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
+use shared::work::PromptKind;
 
 /// An answer that is none: status, and the `error` object of the body. Its message never holds text of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +63,14 @@ impl ApiError {
 
     pub(super) const fn no_retry(mut self) -> Self {
         self.retry_useless = true;
+        self
+    }
+
+    /// The same for a call of this kind: a text that is too long is in `messages` or in `prompt`.
+    pub(super) fn in_call(mut self, kind: PromptKind) -> Self {
+        if kind == PromptKind::Completion && self.param.as_deref() == Some("messages") {
+            self.param = Some("prompt".to_owned());
+        }
         self
     }
 

@@ -12,8 +12,9 @@ use super::shape::Envelope;
 use super::stream::EventStream;
 use super::{Answer, Ingress, models};
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::IntoResponse;
@@ -121,7 +122,12 @@ async fn list_models<I: Ingress>(State(front): State<Arc<Front<I>>>) -> Json<Val
     Json(models::list(&front.ingress.catalogue(), front.started))
 }
 
-async fn one_model<I: Ingress>(State(front): State<Arc<Front<I>>>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn one_model<I: Ingress>(
+    State(front): State<Arc<Front<I>>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    // A name that is no text names nothing.
+    let Path(name) = name.unwrap_or_else(|_| Path(String::new()));
     let found = models::one(&front.ingress.catalogue(), &name, front.started);
     found.map(Json).ok_or_else(|| ask::unknown_model(&name))
 }
@@ -163,7 +169,7 @@ impl<I: Ingress> Front<I> {
         let envelope = Envelope { kind, id: arrival.id, created: unix_time_s(), model: call.model };
         let progress = Progress::new(arrival.id, arrival.at);
         match self.ingress.ask(call.ask).await {
-            Err(refusal) => of_reason(&refusal.0, &BTreeMap::new()).into_response(),
+            Err(refusal) => of_reason(&refusal.0, &BTreeMap::new()).in_call(kind).into_response(),
             Ok(answers) if stream => self.streamed(envelope, progress, answers, call.include_usage).await,
             Ok(answers) => self.whole(envelope, progress, answers).await,
         }
@@ -184,7 +190,7 @@ impl<I: Ingress> Front<I> {
     }
 
     /// The body, within its limits of size and time.
-    async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    async fn body(&self, headers: &HeaderMap, mut body: Body) -> Result<Bytes, ApiError> {
         let bytes_max = self.config.body_bytes_max;
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if announced.is_some_and(|length| usize::try_from(length).map_or(true, |length| length > bytes_max)) {
@@ -194,11 +200,10 @@ impl<I: Ingress> Front<I> {
             return Err(ask::too_large(bytes_max));
         }
         let wait = Duration::from_millis(self.config.body_read_ms);
-        let mut limited = Limited::new(body, bytes_max);
-        match timeout(wait, (&mut limited).collect()).await {
+        match timeout(wait, Limited::new(&mut body, bytes_max).collect()).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                discard(limited.into_inner()).await;
+                discard(body).await;
                 Err(ask::too_large(bytes_max))
             }
             Ok(Err(_)) => {
@@ -277,11 +282,7 @@ async fn gathered(
 
 /// A failure before anything was sent.
 fn failed(kind: PromptKind, progress: &Progress, failure: &Failure) -> Response<Body> {
-    let mut error = of_failure(failure, &progress.counts());
-    if kind == PromptKind::Completion && error.param.as_deref() == Some("messages") {
-        error.param = Some("prompt".to_owned());
-    }
-    let mut response = error.into_response();
+    let mut response = of_failure(failure, &progress.counts()).in_call(kind).into_response();
     progress.headers(response.headers_mut());
     response
 }
@@ -303,9 +304,10 @@ async fn discard(body: Body) {
 fn json_only(headers: &HeaderMap) -> Result<(), ApiError> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") {
+    let plain = headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    if essence.eq_ignore_ascii_case("application/json") && plain {
         return Ok(());
     }
-    let message = "want a JSON body with `Content-Type: application/json`";
+    let message = "want a JSON body with `Content-Type: application/json`, not compressed";
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type", message))
 }

@@ -40,7 +40,9 @@ impl Gather {
         let choice = self.choices.entry(piece.index).or_default();
         merge_members(&mut choice.message, piece.delta);
         merge(&mut choice.logprobs, piece.logprobs);
-        choice.finish = piece.finish.or(choice.finish.take());
+        if piece.finish.is_some() {
+            choice.finish = piece.finish;
+        }
         Ok(())
     }
 

@@ -71,7 +71,9 @@ impl Progress {
             set("x-tidegate-policy", &decision.policy);
             set("x-tidegate-attempt", &decision.attempt.number.to_string());
             let rejected: Vec<String> = decision.counts.iter().map(|(code, count)| format!("{code}={count}")).collect();
-            set("x-tidegate-rejected", &rejected.join(","));
+            if !rejected.is_empty() {
+                set("x-tidegate-rejected", &rejected.join(","));
+            }
         }
     }
 

@@ -150,7 +150,7 @@ impl Writer {
     /// The head is gone: the error comes as an event, and no `[DONE]` follows it.
     fn fail(&mut self, failure: &Failure) -> Bytes {
         self.over = true;
-        let error: ApiError = of_failure(failure, &self.stream.progress.counts());
+        let error: ApiError = of_failure(failure, &self.stream.progress.counts()).in_call(self.stream.envelope.kind);
         self.stream.counters.error(error.code);
         event(&error.body())
     }
