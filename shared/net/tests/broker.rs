@@ -1,6 +1,7 @@
 //! The embedded broker and the client of this crate, together: who gets in, what is delivered, what survives.
 #![cfg(feature = "broker")]
 
+#[expect(dead_code, reason = "this crate uses a part of it")]
 mod fleet;
 
 use fleet::{Fleet, node, soon, until};
@@ -158,6 +159,7 @@ async fn strangers_and_impostors_do_not_get_in() {
     assert!(revoked.expect_refusal().await.contains("NotAuthorized"));
     // No certificate at all, and no TLS at all.
     assert!(soon("no certificate", no_certificate(&world)).await.is_err());
+    assert!(soon("TLS 1.2", old_tls(&world)).await.is_err_and(|error| error.to_string().contains("ProtocolVersion")));
     let mut plain = TcpStream::connect(world.broker.local_addr()).expect("connected");
     plain.write_all(b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x05\x00\x00\x02aa").expect("sent");
     plain.set_read_timeout(Some(fleet::DEADLINE)).expect("set");
@@ -179,6 +181,13 @@ async fn no_certificate(world: &World) -> Result<(), rumqttc::v5::ConnectionErro
     raw_client(world, "site.a", tls).1.poll().await.map(drop)
 }
 
+async fn old_tls(world: &World) -> Result<(), rumqttc::v5::ConnectionError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS12]);
+    let tls = builder.expect("versions").with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+    raw_client(world, "site.a", tls).1.poll().await.map(drop)
+}
+
 /// A client that restores nothing and asks for whatever it is told to.
 fn raw_client(world: &World, id: &str, tls: rustls::ClientConfig) -> (AsyncClient, rumqttc::v5::EventLoop) {
     let address = world.broker.local_addr();
@@ -187,8 +196,11 @@ fn raw_client(world: &World, id: &str, tls: rustls::ClientConfig) -> (AsyncClien
     AsyncClient::new(options, 64)
 }
 
+/// Topics and payloads.
+type Received = Mutex<Vec<(String, Vec<u8>)>>;
+
 /// Polls a raw client in the background; what it receives is noted.
-fn drive(mut event_loop: rumqttc::v5::EventLoop, tasks: &Tasks) -> Arc<Mutex<Vec<(String, Vec<u8>)>>> {
+fn drive(mut event_loop: rumqttc::v5::EventLoop, tasks: &Tasks) -> Arc<Received> {
     let received = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&received);
     let stop = tasks.cancelled();
@@ -212,16 +224,30 @@ async fn what_is_forbidden_is_not_delivered() {
     let (raw, event_loop) = raw_client(&world, "site.spy", tls);
     let received = drive(event_loop, &world.tasks);
     let own_view = Topic::View(node("site/spy")).name();
-    for filter in ["#", "tidegate/#", "tidegate/v1/nodes/+/+", "tidegate/v1/nodes/site.a/status", "tidegate/v1/plans/+/offload",
-        "tidegate/v1/plans/site.spy/+", "tidegate/v1/plans/#", "tidegate/v1/views/+", "$share/g/tidegate/v1/views/site.a", "$SYS/#"]
-    {
+    for filter in [
+        "#",
+        "tidegate/#",
+        "tidegate/v1/nodes/+/+",
+        "tidegate/v1/nodes/site.a/status",
+        "tidegate/v1/plans/+/offload",
+        "tidegate/v1/plans/site.spy/+",
+        "tidegate/v1/plans/#",
+        "tidegate/v1/views/+",
+        "$share/g/tidegate/v1/views/site.a",
+        "$SYS/#",
+    ] {
         raw.subscribe(filter, QoS::AtLeastOnce).await.expect("asked");
     }
     raw.subscribe(own_view.clone(), QoS::AtLeastOnce).await.expect("asked");
     // It publishes as others, as the hub, to itself, and outside of everything; then once where it may.
-    for topic in [status("site/a"), Topic::Plan(node("site/a"), Layer::Offload).name(), Topic::View(node("site/spy")).name(),
-        Topic::Plan(node("site/spy"), Layer::Offload).name(), "tidegate/v1/nodes/site.spy/else".to_owned(), "elsewhere".to_owned()]
-    {
+    for topic in [
+        status("site/a"),
+        Topic::Plan(node("site/a"), Layer::Offload).name(),
+        Topic::View(node("site/spy")).name(),
+        Topic::Plan(node("site/spy"), Layer::Offload).name(),
+        "tidegate/v1/nodes/site.spy/else".to_owned(),
+        "elsewhere".to_owned(),
+    ] {
         for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
             raw.publish(topic.clone(), qos, true, "forged").await.expect("asked");
         }
@@ -311,7 +337,9 @@ async fn a_vanished_node_leaves_its_last_will_and_a_polite_one_does_not() {
             assert_eq!(hub.expect_message().await, (status(name), b"goodbye".to_vec()));
         }
         // Rude: the whole runtime goes, sockets and all, without a word.
-        soon("the end", tokio::task::spawn_blocking(move || life.shutdown_timeout(Duration::from_millis(10)))).await.expect("over");
+        soon("the end", tokio::task::spawn_blocking(move || life.shutdown_timeout(Duration::from_millis(10))))
+            .await
+            .expect("over");
         drop(tasks);
     }
     assert_eq!(hub.expect_message().await, (status("site/rude"), b"gone".to_vec()), "the polite one's will was not published");

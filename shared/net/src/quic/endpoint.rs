@@ -5,7 +5,7 @@ use super::link::{Code, Link};
 use super::reset::ResetSecret;
 use crate::tls::{self, Admit, CertClock, Identity, SERVER_NAME, TlsError};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, ConnectionError, ServerConfig, TransportConfig};
+use quinn::{ClientConfig, ConnectionError, ServerConfig};
 use shared::ids::NodeId;
 use shared::wire::ALPN;
 use std::io;
@@ -73,7 +73,6 @@ pub async fn resolve(address: &str) -> Result<Vec<SocketAddr>, QuicError> {
 pub struct Endpoint {
     inner: quinn::Endpoint,
     clock: CertClock,
-    transport: Arc<TransportConfig>,
     listening: Option<Arc<Listening>>,
 }
 
@@ -95,11 +94,10 @@ impl Endpoint {
         clock: &CertClock,
         secret: &ResetSecret,
     ) -> Result<Self, QuicError> {
-        let transport = limits::transport();
-        let server = server_config(identity, admit, clock, &transport)?;
+        let server = server_config(identity, admit, clock)?;
         let inner = open(listen, secret, Some(server))?;
         let listening = Some(Arc::new(Listening { admit, identity: RwLock::new(identity.clone()) }));
-        Ok(Self { inner, clock: clock.clone(), transport, listening })
+        Ok(Self { inner, clock: clock.clone(), listening })
     }
 
     /// A socket that only dials, for a machine that has no identity yet.
@@ -108,7 +106,7 @@ impl Endpoint {
     /// [`QuicError::Bind`].
     pub fn nameless(local: SocketAddr, clock: &CertClock) -> Result<Self, QuicError> {
         let inner = open(local, &ResetSecret::random(), None)?;
-        Ok(Self { inner, clock: clock.clone(), transport: limits::transport(), listening: None })
+        Ok(Self { inner, clock: clock.clone(), listening: None })
     }
 
     /// Where it listens.
@@ -125,7 +123,7 @@ impl Endpoint {
     /// [`QuicError::Tls`] when it is of no use; the older one then stays.
     pub fn set_identity(&self, identity: &Identity) -> Result<(), QuicError> {
         let Some(listening) = &self.listening else { return Ok(()) };
-        let server = server_config(identity, listening.admit, &self.clock, &self.transport)?;
+        let server = server_config(identity, listening.admit, &self.clock)?;
         self.inner.set_server_config(Some(server));
         *listening.identity.write().unwrap_or_else(PoisonError::into_inner) = identity.clone();
         Ok(())
@@ -156,7 +154,7 @@ impl Endpoint {
         let failed = |why: String| QuicError::Dial { address: address.to_string(), why };
         let crypto = QuicClientConfig::try_from(config).map_err(|error| failed(error.to_string()))?;
         let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::clone(&self.transport));
+        config.transport_config(limits::dialled());
         let connecting = self.inner.connect_with(config, address, SERVER_NAME).map_err(|error| failed(error.to_string()))?;
         let connection = timeout(DIAL_TIME_MAX, connecting).await.map_err(|_| QuicError::Silent(address.to_string()))??;
         established(connection, None)
@@ -188,17 +186,12 @@ fn open(local: SocketAddr, secret: &ResetSecret, server: Option<ServerConfig>) -
     quinn::Endpoint::new(secret.endpoint_config(), server, socket, runtime).map_err(failed)
 }
 
-fn server_config(
-    identity: &Identity,
-    admit: Admit,
-    clock: &CertClock,
-    transport: &Arc<TransportConfig>,
-) -> Result<ServerConfig, QuicError> {
+fn server_config(identity: &Identity, admit: Admit, clock: &CertClock) -> Result<ServerConfig, QuicError> {
     let crypto = QuicServerConfig::try_from(tls::server_config(identity, clock, admit, ALPN)?)
         .map_err(|error| TlsError::Unreadable(error.to_string()))?;
     let mut config = ServerConfig::with_crypto(Arc::new(crypto));
     limits::limit_incoming(&mut config);
-    config.transport_config(Arc::clone(transport));
+    config.transport_config(limits::accepted());
     Ok(config)
 }
 
