@@ -2,4 +2,12 @@
 //!
 //! [`logic`] decides and never touches the world; the other modules carry out what it decides and tell it what happened.
 
+#[cfg(feature = "io")]
+pub mod config;
+#[cfg(feature = "io")]
+pub mod exec;
+#[cfg(feature = "io")]
+pub mod io;
 pub mod logic;
+#[cfg(feature = "io")]
+pub mod probe;

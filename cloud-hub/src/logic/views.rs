@@ -25,6 +25,9 @@ const CATALOGUE_REPEAT: Micros = Micros::from_secs(5);
 const CATALOGUE_EVERY: Micros = Micros::from_secs(30);
 /// Nodes of the reader's site in one view: as many as a node reports peers. In larger sites the first by name are told.
 const SITE_NODES_MAX: usize = 256;
+/// Replicas of the site's nodes in one view: with half a kilobyte each, a view stays below the largest payload. The nodes after
+/// these are left out.
+const SITE_REPLICAS_MAX: usize = 512;
 
 /// What views are made from.
 #[derive(Clone, Copy, Debug)]
@@ -156,9 +159,13 @@ fn reads(member: &Member) -> bool {
 fn content(facts: &Facts<'_>, reader: &NodeId) -> Vec<ViewNode> {
     let view = facts.fleet.view();
     let site = reader.site();
-    let beside = view.nodes_in(&site).map(|(node, _)| node).filter(|node| *node != reader).take(SITE_NODES_MAX);
+    let mut replicas = 0;
+    let beside = view.nodes_in(&site).filter(|(node, _)| *node != reader).take(SITE_NODES_MAX).take_while(|(_, entry)| {
+        replicas += entry.replicas.len();
+        replicas <= SITE_REPLICAS_MAX
+    });
     let mut nodes = facts.rounds.targets(reader);
-    nodes.extend(beside);
+    nodes.extend(beside.map(|(node, _)| node));
     nodes.remove(reader);
     nodes.into_iter().filter_map(|node| Some(row(facts.now, node, view.node(node)?))).collect()
 }

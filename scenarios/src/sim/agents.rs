@@ -3,18 +3,20 @@
 use super::capture::Capture;
 use super::clients::Answer;
 use super::engine::{Execution, Truth};
-use super::net::{Host, Life, Parcel, Party, Purpose, Route, StreamPiece};
+use super::net::{Host, Life, Parcel, Party, Purpose, StreamPiece};
 use super::universe::{AgentSpec, Step, Universe};
 use cloud_hub::logic::{Connection, HubEvent, NodeMessage};
-use edge_node::logic::{Agent, AgentConfig, AgentEffect, AgentEvent, BrokerEvent, Ended, LinkId, PeerEvent, Persisted, Publication, UplinkEvent};
-use shared::fleet::{Costs, Hop};
+use edge_node::logic::{
+    Agent, AgentConfig, AgentEffect, AgentEvent, BrokerEvent, Ended, LinkId, PeerEvent, Persisted, Publication, UplinkEvent,
+};
+use shared::fleet::Costs;
 use shared::ids::{AttemptId, Instance, NodeId};
-use shared::plan::{Candidate, DispatchSetting, Failure, Finish, Usage};
+use shared::plan::{DispatchSetting, Failure};
 use shared::request::{AttemptEvent, Effect, Event};
-use shared::units::{Micros, Moment, Tokens};
+use shared::units::{Micros, Moment};
 use shared::wire::frame::Hello;
-use shared::wire::mqtt::Session;
-use shared::work::{Catalogue, ExecHeader};
+use shared::wire::mqtt::{Records, Session};
+use shared::work::Catalogue;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine with an agent.
@@ -134,8 +136,8 @@ impl Universe {
                     self.close(id, &Ended::Goodbye(goodbye));
                 }
             }
-            AgentEffect::Ping(pulse) => self.to_hub(&party, |connection| HubEvent::Pinged { connection, pulse }),
-            AgentEffect::Pong(pulse) => self.to_hub(&party, |connection| HubEvent::Pong { connection, pulse }),
+            AgentEffect::Ping(pulse) => self.send_hub(&party, |connection| HubEvent::Pinged { connection, pulse }),
+            AgentEffect::Pong(pulse) => self.send_hub(&party, |connection| HubEvent::Pong { connection, pulse }),
             AgentEffect::ConnectBroker { number, session, .. } => self.dial_broker(host, number, session),
             AgentEffect::DisconnectBroker => {
                 if let Some(id) = self.net.broker(&party) {
@@ -149,8 +151,8 @@ impl Universe {
                     self.close(id, &Ended::Goodbye(goodbye));
                 }
             }
-            AgentEffect::PingPeer(_, link, pulse) => self.to_peer(&party, link, |link| PeerEvent::Ping(link, pulse)),
-            AgentEffect::PongPeer(_, link, pulse) => self.to_peer(&party, link, |link| PeerEvent::Pong(link, pulse)),
+            AgentEffect::PingPeer(_, link, pulse) => self.send_peer(&party, link, |link| PeerEvent::Ping(link, pulse)),
+            AgentEffect::PongPeer(_, link, pulse) => self.send_peer(&party, link, |link| PeerEvent::Pong(link, pulse)),
             AgentEffect::Revoked(_) => {}
             AgentEffect::Persist(persisted) => self.agents[host].persisted = Some(*persisted),
         }
@@ -195,166 +197,6 @@ impl Universe {
         self.clients.deliver(attempt, first, count);
     }
 
-    fn open_route(&mut self, host: Host, candidate: &Candidate, header: ExecHeader) {
-        let (attempt, party, life) = (header.attempt, self.agents[host].party(host), self.agents[host].life);
-        let leg = match candidate.hop {
-            Hop::Direct => self.net.to_node(&party, &candidate.node),
-            Hop::Relay => self.net.uplink(&party),
-            Hop::Local => None,
-        };
-        let Some(leg) = leg else {
-            let failed = AttemptEvent::Failed(Failure::Broken(candidate.node.to_string()));
-            self.later(Micros(1), Step::Agent(host, life, AgentEvent::Request(Event::Remote(attempt, failed))));
-            return;
-        };
-        let route = Route { header, ingress: Some(host), legs: vec![leg], stream: None, executor: None };
-        self.net.routes.insert(attempt, route);
-        self.along(host, attempt, StreamPiece::Header);
-    }
-
-    /// Sends a piece from the ingress towards the executor.
-    fn along(&mut self, host: Host, attempt: AttemptId, piece: StreamPiece) {
-        let party = self.agents[host].party(host);
-        if let Some(leg) = self.net.routes.get(&attempt).and_then(|route| route.legs.first().copied()) {
-            self.over(leg, &party, Parcel::Stream(attempt, piece));
-        }
-    }
-
-    /// Sends news from the executor towards the ingress.
-    fn back(&mut self, host: Host, attempt: AttemptId, event: AttemptEvent, first: u32) {
-        let party = self.agents[host].party(host);
-        if let Some(leg) = self.net.routes.get(&attempt).and_then(|route| route.legs.last().copied()) {
-            self.over(leg, &party, Parcel::Stream(attempt, StreamPiece::News(event, first)));
-        }
-    }
-
-    /// Sends over a connection, away from `from`.
-    pub(super) fn over(&mut self, id: u64, from: &Party, parcel: Parcel) {
-        if let Some(pipe) = self.net.pipes.get(&id) {
-            let to = usize::from(pipe.ends[0] == *from);
-            self.send(id, to, parcel);
-        }
-    }
-
-    pub(super) fn stream_at_agent(&mut self, host: Host, attempt: AttemptId, piece: StreamPiece) {
-        let node = self.agents[host].spec.node.clone();
-        let life = self.agents[host].life;
-        match piece {
-            StreamPiece::Header => {
-                let Some(route) = self.net.routes.get_mut(&attempt) else { return };
-                route.executor = Some((host, life));
-                let (from, header) = (route.header.ingress.clone(), route.header.clone());
-                self.tell_agent(host, AgentEvent::Request(Event::Offered { from, header }));
-            }
-            StreamPiece::Body => {
-                self.clients.saw(attempt.request, &node);
-                self.agents[host].bodies.insert(attempt);
-                if let Some(execution) = self.agents[host].executions.get_mut(&attempt) {
-                    execution.has_body = true;
-                }
-                self.begin(host, attempt);
-            }
-            StreamPiece::Reset => {
-                self.net.routes.remove(&attempt);
-                self.tell_agent(host, AgentEvent::Request(Event::Withdrawn(attempt)));
-            }
-            StreamPiece::News(event, first) => {
-                if matches!(event, AttemptEvent::Ended(..) | AttemptEvent::Failed(_) | AttemptEvent::Refused(..)) {
-                    self.net.routes.remove(&attempt);
-                }
-                if let AttemptEvent::Content(count) = event {
-                    self.payload = Some((attempt, first, count.0));
-                }
-                self.tell_agent(host, AgentEvent::Request(Event::Remote(attempt, event)));
-            }
-        }
-    }
-
-    pub(super) fn break_route(&mut self, attempt: AttemptId) {
-        let Some(route) = self.net.routes.remove(&attempt) else { return };
-        let broken = AttemptEvent::Failed(Failure::Broken(route.header.target.to_string()));
-        match route.ingress {
-            Some(host) => {
-                let life = self.agents[host].life;
-                self.later(Micros(1), Step::Agent(host, life, AgentEvent::Request(Event::Remote(attempt, broken))));
-            }
-            None => self.later(Micros(1), Step::Hub(self.hub.life, HubEvent::Remote(attempt, broken))),
-        }
-        if let Some((host, life)) = route.executor {
-            self.later(Micros(1), Step::Agent(host, life, AgentEvent::Request(Event::Withdrawn(attempt))));
-        }
-        if let Some(stream) = route.stream {
-            self.later(Micros(1), Step::Hub(self.hub.life, HubEvent::RelayClosed { stream }));
-        }
-    }
-
-    fn run(&mut self, host: Host, header: ExecHeader) {
-        let (attempt, machine) = (header.attempt, &mut self.agents[host]);
-        let has_body = header.ingress == machine.spec.node || machine.bodies.contains(&attempt);
-        machine.executions.insert(attempt, Execution { header, emitted: 0, has_body, started: false });
-        self.begin(host, attempt);
-    }
-
-    fn begin(&mut self, host: Host, attempt: AttemptId) {
-        let life = self.agents[host].life;
-        let sharers = u64::try_from(self.executing(host)).unwrap_or(1) + 1;
-        let engines = self.agents[host].spec.engines.clone();
-        let Some(execution) = self.agents[host].executions.get_mut(&attempt) else { return };
-        let Some(truth) = engines.iter().find(|truth| truth.variant == execution.header.variant) else { return };
-        if execution.has_body && !execution.started {
-            execution.started = true;
-            let span = Micros(truth.prefill(&execution.header).0 * sharers);
-            self.later(span, Step::Work(host, life, attempt));
-        }
-    }
-
-    pub(super) fn work(&mut self, host: Host, attempt: AttemptId) {
-        let life = self.agents[host].life;
-        let sharers = u64::try_from(self.executing(host)).unwrap_or(1).max(1);
-        let engines = self.agents[host].spec.engines.clone();
-        let Some(execution) = self.agents[host].executions.get_mut(&attempt) else { return };
-        let header = execution.header.clone();
-        let Some(truth) = engines.iter().find(|truth| truth.variant == header.variant) else { return };
-        if let Some(why) = &truth.broken {
-            return self.engine_news(host, attempt, AttemptEvent::Failed(Failure::Engine(why.clone())), 0);
-        }
-        let first = header.resume_from.0 + execution.emitted;
-        if execution.emitted >= truth.to_emit(&header).0 {
-            let usage = Usage { prompt: header.prompt, output: Tokens(first), cached: Tokens(0) };
-            let finish = if first >= header.output_max.0 { Finish::Length } else { Finish::Stop };
-            return self.engine_news(host, attempt, AttemptEvent::Ended(finish, usage), 0);
-        }
-        execution.emitted += 1;
-        self.later(Micros(truth.per_output_token.0 * sharers), Step::Work(host, life, attempt));
-        self.engine_news(host, attempt, AttemptEvent::Content(Tokens(1)), first);
-    }
-
-    /// News of an engine, for its own logic and for the ingress.
-    pub(super) fn engine_news(&mut self, host: Host, attempt: AttemptId, event: AttemptEvent, first: u32) {
-        let machine = &mut self.agents[host];
-        let Some(own) = machine.executions.get(&attempt).map(|execution| execution.header.ingress == machine.spec.node) else { return };
-        if !matches!(event, AttemptEvent::Content(_) | AttemptEvent::Progress) {
-            machine.executions.remove(&attempt);
-            machine.bodies.remove(&attempt);
-        }
-        if let (true, AttemptEvent::Content(count)) = (own, &event) {
-            self.payload = Some((attempt, first, count.0));
-        }
-        self.tell_agent(host, AgentEvent::Request(Event::Engine(attempt, event.clone())));
-        if !own {
-            self.back(host, attempt, event, first);
-        }
-    }
-
-    pub(super) fn sign(&mut self, host: Host, attempt: AttemptId) {
-        let life = self.agents[host].life;
-        let silent = self.agents[host].executions.get(&attempt).is_none_or(|execution| execution.emitted == 0);
-        if silent && self.net.routes.get(&attempt).is_some_and(|route| route.executor == Some((host, life))) {
-            self.back(host, attempt, AttemptEvent::Progress, 0);
-            self.later(Micros::from_secs(1), Step::Sign(host, life, attempt));
-        }
-    }
-
     fn dial_hub(&mut self, host: Host, dial: u64, hello: Hello) {
         let (party, life, delay) = (self.agents[host].party(host), self.agents[host].life, self.config.uplink_delay);
         if let Some(old) = self.net.uplink(&party) {
@@ -373,7 +215,7 @@ impl Universe {
         self.later(delay + delay, Step::Agent(host, life, AgentEvent::Uplink(dial, UplinkEvent::Connected)));
     }
 
-    fn to_hub(&mut self, party: &Party, event: impl FnOnce(Connection) -> HubEvent) {
+    fn send_hub(&mut self, party: &Party, event: impl FnOnce(Connection) -> HubEvent) {
         let Some(id) = self.net.uplink(party) else { return };
         if let Purpose::Uplink { connection, .. } = self.net.pipes[&id].purpose {
             self.send(id, 1, Parcel::ToHub(event(connection)));
@@ -410,7 +252,7 @@ impl Universe {
             Publication::Inventory(inventory) => NodeMessage::Inventory(inventory),
             Publication::Telemetry(telemetry) => NodeMessage::Telemetry(telemetry),
             Publication::PlanAck(ack) => NodeMessage::PlanAck(ack),
-            Publication::Records(records) => NodeMessage::Records(records),
+            Publication::Records(records) => NodeMessage::Records(Records { records }),
         };
         self.send(id, 1, Parcel::ToHub(HubEvent::Mqtt { node, session, message }));
     }
@@ -440,7 +282,7 @@ impl Universe {
         self.later(rtt, Step::Agent(host, life, AgentEvent::Peer(node.clone(), up)));
     }
 
-    fn to_peer(&mut self, party: &Party, link: LinkId, event: impl FnOnce(LinkId) -> PeerEvent) {
+    fn send_peer(&mut self, party: &Party, link: LinkId, event: impl FnOnce(LinkId) -> PeerEvent) {
         let Some(id) = self.net.peer(party, link) else { return };
         let pipe = &self.net.pipes[&id];
         let Purpose::Peer { names } = &pipe.purpose else { return };

@@ -64,7 +64,8 @@ impl Clients {
     }
 
     pub(super) fn decided(&mut self, decision: Decision) {
-        self.client(decision.attempt.request).decision = Some(decision);
+        let request = decision.attempt.request;
+        self.client(request).decision = Some(decision);
     }
 
     /// Tokens number `first..first + count` come from an attempt.

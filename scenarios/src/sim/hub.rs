@@ -5,7 +5,9 @@ use super::capture::Capture;
 use super::clients::Answer;
 use super::net::{Life, Parcel, Party, PipeId, Purpose, Route, StreamPiece};
 use super::universe::{Step, Universe, UniverseConfig};
-use cloud_hub::logic::{Change, Connection, Hub, HubConfig, HubEffect, HubEvent, NodeMessage, Note, Restored, RestoredNode, Stream};
+use cloud_hub::logic::{
+    Change, Connection, Hub, HubConfig, HubEffect, HubEvent, NodeMessage, Note, Restored, RestoredNode, Stream,
+};
 use edge_node::logic::{AgentEvent, BrokerEvent, Ended, UplinkEvent};
 use shared::ids::{AttemptId, NodeId};
 use shared::plan::{Layer, Plan};
@@ -82,6 +84,7 @@ impl HubHost {
                 self.store.services.retain(|held| held.id != service.id);
                 self.store.services.push(service);
             }
+            Change::Dispatch(setting) => self.store.dispatch = Some(setting),
             Change::ServiceRemoved(id) => self.store.services.retain(|held| held.id != id),
         }
     }
@@ -108,7 +111,13 @@ impl Universe {
             self.tell_hub(HubEvent::Enrolled { node: node.clone(), serial, labels: BTreeMap::new() });
         } else {
             let (labels, revoked) = (BTreeMap::new(), std::collections::BTreeSet::new());
-            self.hub.keep(Change::Node(RestoredNode { node: node.clone(), labels, serials: [serial].into(), revoked, drained: false }));
+            self.hub.keep(Change::Node(RestoredNode {
+                node: node.clone(),
+                labels,
+                serials: [serial].into(),
+                revoked,
+                drained: false,
+            }));
         }
     }
 
@@ -148,7 +157,9 @@ impl Universe {
             HubEffect::Ping { connection, number } | HubEffect::Challenge { connection, number } => {
                 self.up(connection, UplinkEvent::Ping(Pulse { number, loads: BTreeMap::new() }));
             }
-            HubEffect::Pong { connection, number } => self.up(connection, UplinkEvent::Pong(Pulse { number, loads: BTreeMap::new() })),
+            HubEffect::Pong { connection, number } => {
+                self.up(connection, UplinkEvent::Pong(Pulse { number, loads: BTreeMap::new() }))
+            }
             HubEffect::CloseConnection { connection, goodbye } => {
                 if let Some(id) = self.net.connection(connection) {
                     self.close(id, &Ended::Goodbye(goodbye));
@@ -156,12 +167,12 @@ impl Universe {
             }
             HubEffect::PublishPlan { node, plan } => {
                 self.hub.retained.insert((node.clone(), plan.rows.layer()), plan.clone());
-                self.to_subscriber(&node, BrokerEvent::Plan(Box::new(plan)));
+                self.send_subscriber(&node, BrokerEvent::Plan(Box::new(plan)));
             }
             HubEffect::ClearPlan { node, layer } => {
                 self.hub.retained.remove(&(node, layer));
             }
-            HubEffect::PublishView { node, view } => self.to_subscriber(&node, BrokerEvent::View(Box::new(view))),
+            HubEffect::PublishView { node, view } => self.send_subscriber(&node, BrokerEvent::View(Box::new(view))),
             HubEffect::KickMqtt { node } => {
                 if let Some(id) = self.subscription(&node) {
                     self.close(id, &Ended::Broken("kicked".to_owned()));
@@ -210,7 +221,7 @@ impl Universe {
         self.net.pipes.iter().rev().find(|(_, pipe)| of(&pipe.purpose)).map(|(id, _)| *id)
     }
 
-    fn to_subscriber(&mut self, node: &NodeId, event: BrokerEvent) {
+    fn send_subscriber(&mut self, node: &NodeId, event: BrokerEvent) {
         let Some(id) = self.subscription(node) else { return };
         if let Purpose::Broker { number, .. } = self.net.pipes[&id].purpose {
             self.send(id, 0, Parcel::ToAgent(AgentEvent::Broker(number, event)));

@@ -4,7 +4,7 @@
 //! rate. It calls exactly the code that the live programs call. There must never be a clock, a socket or a thread in here.
 //!
 //! Files: `universe` (time, knobs, what a story can ask), `agents` and `hub` (effects of each carried out), `net` (links and
-//! connections), `engine` (executors' truth), `clients` (what applications saw, and what they must never see), `capture` (replay).
+//! connections), `routes` (request streams), `engine` (executors' truth), `clients` (what applications saw, and what they must never see), `capture` (replay).
 
 mod agents;
 mod capture;
@@ -12,6 +12,7 @@ mod clients;
 mod engine;
 mod hub;
 mod net;
+mod routes;
 mod universe;
 
 pub use capture::Capture;

@@ -301,6 +301,11 @@ impl Universe {
         self.tell_agent(host, AgentEvent::Replicas(replicas));
     }
 
+    /// From now on the broker publishes last wills so late.
+    pub const fn delay_wills(&mut self, delay: Micros) {
+        self.config.will_delay = delay;
+    }
+
     /// Replays every capture of every life: each must give the same effects.
     ///
     /// # Panics
@@ -309,19 +314,23 @@ impl Universe {
         let mut events = 0;
         for host in &self.agents {
             for capture in &host.captures {
-                events += capture.replay(|agent: &mut Agent, now, event| {
-                    let mut out = Vec::new();
-                    agent.handle(now, event, &mut out);
-                    out
-                }).unwrap_or_else(|why| panic!("{}: {why}", host.spec.node));
+                events += capture
+                    .replay(|agent: &mut Agent, now, event| {
+                        let mut out = Vec::new();
+                        agent.handle(now, event, &mut out);
+                        out
+                    })
+                    .unwrap_or_else(|why| panic!("{}: {why}", host.spec.node));
             }
         }
         for capture in &self.hub.captures {
-            events += capture.replay(|hub: &mut Hub, now, event| {
-                let mut out = Vec::new();
-                hub.handle(now, event, &mut out);
-                out
-            }).unwrap_or_else(|why| panic!("hub: {why}"));
+            events += capture
+                .replay(|hub: &mut Hub, now, event| {
+                    let mut out = Vec::new();
+                    hub.handle(now, event, &mut out);
+                    out
+                })
+                .unwrap_or_else(|why| panic!("hub: {why}"));
         }
         events
     }

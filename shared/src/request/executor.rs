@@ -81,11 +81,16 @@ impl Executor {
             };
             self.replicas.insert(variant, replica);
         }
-        // Executions of replicas that are gone end through their engines' last words; what only waited has no engine.
-        for (_, gone) in held {
-            for attempt in gone.queue {
-                self.drop_queued(attempt, Failure::Refused(Reason::NoReplica), effects);
+        // What runs ends through its engine's last words; what only waits for a dead engine must be told by us.
+        let mut orphans: Vec<_> =
+            held.into_values().flat_map(|gone| gone.queue).map(|id| (id, Failure::Refused(Reason::NoReplica))).collect();
+        for replica in self.replicas.values_mut() {
+            if let ReplicaState::Failed(why) = &replica.report.state {
+                orphans.extend(replica.queue.drain(..).map(|id| (id, Failure::Engine(why.clone()))));
             }
+        }
+        for (attempt, failure) in orphans {
+            self.drop_queued(attempt, failure, effects);
         }
         let variants: Vec<_> = self.replicas.keys().cloned().collect();
         for variant in variants {

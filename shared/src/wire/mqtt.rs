@@ -101,8 +101,7 @@ pub struct Session {
 /// A message of a node with its session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signed<T> {
-    /// Which session.
-    #[serde(flatten)]
+    /// Which session. Not flattened: messages have epochs of their own.
     pub session: Session,
     /// The message.
     #[serde(flatten)]
@@ -197,7 +196,7 @@ pub struct ViewNode {
     /// Whether it may be given work.
     pub state: NodeState,
     /// What work on it costs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "Costs::loosely")]
     pub costs: Costs,
     /// Where its QUIC endpoint listens.
     #[serde(default)]

@@ -4,7 +4,7 @@
 //! second machine with the same certificate. The old connection is challenged: silence proves the former, an answer the latter.
 
 use super::Fleet;
-use super::member::{CHALLENGE_WITHIN, Contender, Link, Live, Member};
+use super::member::{CHALLENGE_WITHIN, Challenge, Contender, Link, Live, Member};
 use crate::logic::epochs::Epochs;
 use crate::logic::{Change, Connection, HubEffect, Note};
 use shared::fleet::{NodeState, ReplicaReport};
@@ -44,7 +44,7 @@ impl Fleet {
             self.close(earlier.connection, Goodbye::Replaced, effects);
         }
         match rival {
-            Some((old, true)) => self.challenge(now, old, Contender { connection, hello, number: 0, until: now }, effects),
+            Some((old, true)) => self.challenge(now, old, Contender { connection, hello }, epochs, effects),
             Some((_, false)) | None => self.admit(now, connection, &hello, epochs, effects),
         }
         self.refresh(now, &node, effects);
@@ -78,14 +78,24 @@ impl Fleet {
         }
     }
 
-    fn challenge(&mut self, now: Moment, old: Connection, mut contender: Contender, effects: &mut Vec<HubEffect>) {
-        self.pings += 1;
-        contender.number = self.pings;
-        contender.until = now + CHALLENGE_WITHIN;
-        effects.push(HubEffect::Challenge { connection: old, number: contender.number });
-        if let Some(member) = self.members.get_mut(&contender.hello.node) {
-            member.contender = Some(contender);
+    fn challenge(
+        &mut self,
+        now: Moment,
+        old: Connection,
+        contender: Contender,
+        epochs: &mut Epochs,
+        effects: &mut Vec<HubEffect>,
+    ) {
+        let node = contender.hello.node.clone();
+        let Some(member) = self.members.get_mut(&node) else { return };
+        member.contender = Some(contender);
+        if member.challenge.is_none() {
+            self.pings += 1;
+            member.challenge = Some(Challenge { number: self.pings, until: now + CHALLENGE_WITHIN });
+            effects.push(HubEffect::Challenge { connection: old, number: self.pings });
         }
+        // An older challenge may have run out while nobody waited for it.
+        self.settle_contender(now, &node, epochs, effects);
     }
 
     fn admit(&mut self, now: Moment, connection: Connection, hello: &Hello, epochs: &mut Epochs, effects: &mut Vec<HubEffect>) {
@@ -127,14 +137,16 @@ impl Fleet {
         }
     }
 
-    /// The challenged connection has answered: both live. The newer is turned away, the identity flagged.
+    /// The session's connection has answered a ping. If that was the challenge, both live: the newer is turned away, the identity
+    /// flagged.
     pub(super) fn answered(&mut self, now: Moment, node: &NodeId, number: u64, effects: &mut Vec<HubEffect>) {
         let Some(member) = self.members.get_mut(node) else { return };
-        if member.contender.as_ref().is_none_or(|contender| contender.number != number) {
+        // A later ping than the challenge tells as much.
+        if member.challenge.take_if(|challenge| number >= challenge.number).is_none() {
             return;
         }
-        member.cloned = Some(now);
         if let Some(contender) = member.contender.take() {
+            member.cloned = Some(now);
             effects.push(HubEffect::Note(Note::HelloRefused { node: node.clone(), why: Goodbye::Cloned }));
             self.close(contender.connection, Goodbye::Cloned, effects);
         }
@@ -143,8 +155,8 @@ impl Fleet {
     /// Admits a contender whose rival is gone or has not answered in time.
     pub(super) fn settle_contender(&mut self, now: Moment, node: &NodeId, epochs: &mut Epochs, effects: &mut Vec<HubEffect>) {
         let Some(member) = self.members.get_mut(node) else { return };
-        let alone = member.link().is_none();
-        if let Some(contender) = member.contender.take_if(|contender| alone || now >= contender.until) {
+        let alone = member.link().is_none() || member.challenge.is_none_or(|challenge| now >= challenge.until);
+        if let Some(contender) = member.contender.take_if(|_| alone) {
             self.admit(now, contender.connection, &contender.hello, epochs, effects);
         }
     }

@@ -15,9 +15,9 @@ pub(super) const PING_SLACK: Micros = Micros::from_millis(100);
 /// A connection silent for so long makes its node suspect: two lost pings change nothing, and it comes before the transport's
 /// own idle timeout of 5 s.
 pub(crate) const SUSPECT_AFTER: Micros = Micros::from_secs(3);
-/// The old connection of an identity must answer a challenge within this time when a new one claims it. Two seconds carry a
-/// ping over the worst links that are usable at all; a restarted agent waits that long at most.
-pub(crate) const CHALLENGE_WITHIN: Micros = Micros::from_secs(2);
+/// The old connection of an identity must answer a challenge within this time when a new one claims it. It carries a ping over
+/// the worst links that are usable at all, and it is shorter than the two seconds that an agent waits for its welcome.
+pub(crate) const CHALLENGE_WITHIN: Micros = Micros::from_millis(1_500);
 /// The flag of a cloned identity falls when no second instance was seen for so long. Longer than an agent that was turned away
 /// waits before it tries again, so that the flag does not flap while both live.
 pub(crate) const CLONE_STABLE: Micros = Micros::from_secs(60);
@@ -37,13 +37,17 @@ pub(crate) struct Link {
     pub(crate) heard: Option<Moment>,
     pub(super) ping_due: Moment,
     pings: Vec<(u64, Moment)>,
-    pub(super) path: PathReport,
+    /// Round-trip time by our own pings, smoothed.
+    rtt: Option<Micros>,
+    /// What the transport measured.
+    pub(super) measured: Option<PathReport>,
+    /// What the node says of its uplink: its way out is our way in.
+    pub(super) told: Option<PathReport>,
 }
 
 impl Link {
     pub(super) fn new(connection: Connection, now: Moment) -> Self {
-        let path = PathReport { rtt: None, ..PathReport::with_rtt(Hop::Direct, Micros::ZERO) };
-        Self { connection, heard: None, ping_due: now, pings: Vec::new(), path }
+        Self { connection, heard: None, ping_due: now, pings: Vec::new(), rtt: None, measured: None, told: None }
     }
 
     pub(super) fn pinged(&mut self, now: Moment, number: u64) {
@@ -61,12 +65,30 @@ impl Link {
         let sample = now.since(self.pings[place].1);
         self.pings.drain(..=place);
         // Smoothed as TCP does: an eighth of the new sample.
-        let smoothed = self.path.rtt.map_or(sample, |rtt| Micros((rtt.0.saturating_mul(7)).saturating_add(sample.0) / 8));
-        self.path.rtt = Some(smoothed);
+        let smoothed = self.rtt.map_or(sample, |rtt| Micros(rtt.0.saturating_mul(7).saturating_add(sample.0) / 8));
+        self.rtt = Some(smoothed);
     }
 
     pub(crate) const fn rtt(&self) -> Option<Micros> {
-        self.path.rtt
+        self.rtt
+    }
+
+    /// The path, seen from the hub: what was measured here first, what the node says where nothing was. Only the node knows
+    /// whether bytes cost money.
+    pub(super) fn path(&self) -> PathReport {
+        PathReport {
+            hop: Hop::Direct,
+            rtt: self.rtt.or_else(|| self.either(|path| path.rtt, |path| path.rtt)),
+            jitter: self.either(|path| path.jitter, |path| path.jitter),
+            rate_out: self.either(|path| path.rate_out, |path| path.rate_in),
+            rate_in: self.either(|path| path.rate_in, |path| path.rate_out),
+            loss: self.either(|path| path.loss, |path| path.loss),
+            metered: [&self.measured, &self.told].into_iter().flatten().any(|path| path.metered),
+        }
+    }
+
+    fn either<T>(&self, measured: fn(&PathReport) -> Option<T>, told: fn(&PathReport) -> Option<T>) -> Option<T> {
+        self.measured.as_ref().and_then(measured).or_else(|| self.told.as_ref().and_then(told))
     }
 }
 
@@ -90,7 +112,12 @@ pub(crate) struct Live {
 pub(super) struct Contender {
     pub(super) connection: Connection,
     pub(super) hello: Hello,
-    /// Number of the challenge.
+}
+
+/// The question whether the process behind the session's connection still lives. It stands until it is answered or the
+/// connection is over, whoever waits for the answer: an agent that restarts faster than its challenge runs must not start it anew.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Challenge {
     pub(super) number: u64,
     pub(super) until: Moment,
 }
@@ -102,10 +129,15 @@ pub(crate) struct Faults {
     pub(crate) last: Option<String>,
 }
 
+/// What a fault is shown as.
+pub(super) fn shortened(field: &str, why: &str) -> String {
+    format!("{field}: {why}").chars().take(FAULT_TEXT_MAX).collect()
+}
+
 impl Faults {
     /// Counts one, and returns its shortened text.
     pub(super) fn add(&mut self, field: &str, why: &str) -> String {
-        let text: String = format!("{field}: {why}").chars().take(FAULT_TEXT_MAX).collect();
+        let text = shortened(field, why);
         let known = self.by_field.len() < FAULT_FIELDS_MAX || self.by_field.contains_key(field);
         let field = if known { field } else { "other" };
         *self.by_field.entry(field.to_owned()).or_default() += 1;
@@ -123,6 +155,7 @@ pub(crate) struct Member {
     pub(crate) drained: bool,
     pub(crate) inventory: Option<Inventory>,
     pub(crate) session: Option<Live>,
+    pub(super) challenge: Option<Challenge>,
     pub(super) contender: Option<Contender>,
     /// When a second live instance was last seen.
     pub(super) cloned: Option<Moment>,
@@ -203,7 +236,7 @@ impl Member {
         [
             link.map(|link| link.ping_due),
             link.and_then(|link| link.heard).filter(|_| working).map(|heard| heard + SUSPECT_AFTER),
-            self.contender.as_ref().map(|contender| contender.until),
+            self.challenge.filter(|_| self.contender.is_some()).map(|challenge| challenge.until),
             self.cloned.map(|seen| seen + CLONE_STABLE),
             self.heard.filter(|_| self.shown != NodeState::Offline && self.cloned.is_none()).map(|heard| heard + lease),
         ]

@@ -225,8 +225,8 @@ impl Fleet {
     fn apply(&mut self, now: Moment, delta: FleetDelta) {
         let node = match &delta {
             FleetDelta::Node { node, .. }
-            | FleetDelta::Machine { node, .. }
             | FleetDelta::State { node, .. }
+            | FleetDelta::Machine { node, .. }
             | FleetDelta::Replicas { node, .. }
             | FleetDelta::Peers { node, .. }
             | FleetDelta::Load { node, .. }
@@ -249,7 +249,9 @@ impl Fleet {
 
     /// Takes the connection off the node's session.
     fn unlink(&mut self, now: Moment, node: &NodeId) -> Option<Connection> {
-        let live = self.members.get_mut(node)?.session.as_mut()?;
+        let member = self.members.get_mut(node)?;
+        member.challenge = None;
+        let live = member.session.as_mut()?;
         live.mqtt_after_loss = false;
         let connection = live.link.take()?.connection;
         self.news.ended.push(connection);

@@ -1,9 +1,10 @@
 //! What nodes tell: pongs with loads on their connection, and messages on MQTT. Each is judged before anything of it is
 //! believed: an older session's is ignored, a broken one is dropped whole and counted.
 
-use super::{Fleet, Member};
+use super::member::shortened;
+use super::{Fleet, Link, Member};
 use crate::logic::{Connection, HubEffect, Note};
-use shared::fleet::{FleetDelta, Hop, Inventory, Load, PathReport, ReplicaReport, ReplicaState, ReportFault, Telemetry};
+use shared::fleet::{FleetDelta, Inventory, Load, PathReport, ReplicaReport, ReplicaState, ReportFault, Telemetry};
 use shared::ids::{NodeId, VariantId};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Pulse;
@@ -43,32 +44,18 @@ impl Fleet {
         self.refresh(now, &node, effects);
     }
 
-    /// The transport measured a connection's path. The round trip stays the one of the pings, which agents answer themselves.
+    /// The transport measured a connection's path.
     pub(in crate::logic) fn path_measured(&mut self, now: Moment, connection: Connection, path: PathReport) {
-        let Some((node, link)) = self.link_of(connection) else { return };
-        let rtt = link.path.rtt.or(path.rtt);
-        link.path = PathReport { hop: Hop::Direct, rtt, metered: path.metered || link.path.metered, ..path };
-        self.path_changed(now, node);
-    }
-
-    /// What the node says of its uplink fills in what the hub has not measured; only the node knows whether it is metered.
-    fn uplink_told(&mut self, now: Moment, node: &NodeId, uplink: PathReport) {
-        let Some(link) = self.members.get_mut(node).and_then(Member::link_mut) else { return };
-        let path = &mut link.path;
-        path.metered = uplink.metered;
-        path.rtt = path.rtt.or(uplink.rtt);
-        path.jitter = path.jitter.or(uplink.jitter);
-        path.loss = path.loss.or(uplink.loss);
-        // Its way out is the hub's way in.
-        path.rate_out = path.rate_out.or(uplink.rate_in);
-        path.rate_in = path.rate_in.or(uplink.rate_out);
-        self.path_changed(now, node.clone());
+        if let Some((node, link)) = self.link_of(connection) {
+            link.measured = Some(path);
+            self.path_changed(now, node);
+        }
     }
 
     /// Makes what is known of a connection's path known, once the path has proved that it carries data.
     fn path_changed(&mut self, now: Moment, node: NodeId) {
         let link = self.members.get(&node).and_then(Member::link).filter(|link| link.heard.is_some());
-        if let Some(path) = link.map(|link| link.path.clone()) {
+        if let Some(path) = link.map(Link::path) {
             self.apply(now, FleetDelta::Path { node, path });
         }
     }
@@ -161,16 +148,19 @@ impl Fleet {
         }
         self.take_replicas(now, node, telemetry.replicas, Micros::ZERO);
         self.apply(now, FleetDelta::Peers { node: node.clone(), peers: telemetry.peers });
-        if let Some(uplink) = telemetry.uplink {
-            self.uplink_told(now, node, uplink);
+        // It freshens no path: only pongs prove that one carries data.
+        if let Some(link) = self.members.get_mut(node).and_then(Member::link_mut) {
+            link.told = telemetry.uplink;
         }
         self.heard_on_mqtt(now, node, effects);
     }
 
     /// Drops a report.
     pub(in crate::logic) fn fault(&mut self, node: &NodeId, field: &str, why: &str, effects: &mut Vec<HubEffect>) {
-        let Some(member) = self.members.get_mut(node) else { return };
-        let why = member.faults.add(field, why);
+        let why = match self.members.get_mut(node) {
+            Some(member) => member.faults.add(field, why),
+            None => shortened(field, why),
+        };
         effects.push(HubEffect::Note(Note::BadReport { node: node.clone(), field: field.to_owned(), why }));
     }
 

@@ -6,6 +6,7 @@ mod identity;
 mod operators;
 mod plans;
 mod presence;
+mod storm;
 mod streams;
 
 use super::*;
@@ -152,10 +153,10 @@ impl Universe {
     fn carry_out(&mut self, effect: &HubEffect) {
         match effect {
             HubEffect::Ping { connection, number } | HubEffect::Challenge { connection, number } => {
-                if self.agents.get(connection).is_some_and(|(_, agent)| agent.answers) {
-                    let pulse = Pulse { number: *number, loads: BTreeMap::new() };
-                    self.fly(self.now + WAY + WAY, HubEvent::Pong { connection: *connection, pulse });
-                }
+                let answers = self.agents.get(connection).is_some_and(|(_, agent)| agent.answers);
+                let pulse = Pulse { number: *number, loads: BTreeMap::new() };
+                let pong = answers.then_some(HubEvent::Pong { connection: *connection, pulse });
+                pong.into_iter().for_each(|pong| self.fly(self.now + WAY + WAY, pong));
             }
             HubEffect::Welcome { connection, welcome } => {
                 if let Some((_, agent)) = self.agents.get_mut(connection) {
@@ -229,6 +230,10 @@ impl Universe {
     }
 
     fn hello_as(&mut self, name: &str, instance: Instance, change: impl FnOnce(&mut Hello)) -> Connection {
+        self.hello_with(name, &format!("5e{:02x}", name.len()), instance, change)
+    }
+
+    fn hello_with(&mut self, name: &str, serial: &str, instance: Instance, change: impl FnOnce(&mut Hello)) -> Connection {
         self.numbers += 1;
         let (connection, node) = (Connection(self.numbers), node(name));
         let mut hello = Hello {
@@ -242,8 +247,7 @@ impl Universe {
         };
         change(&mut hello);
         self.agents.insert(connection, (node.clone(), Agent { instance, answers: true, session: None }));
-        let serial = format!("5e{:02x}", node.as_str().len());
-        self.tell(HubEvent::HelloReceived { connection, node, serial, hello });
+        self.tell(HubEvent::HelloReceived { connection, node, serial: serial.to_owned(), hello });
         connection
     }
 

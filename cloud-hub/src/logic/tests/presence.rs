@@ -1,6 +1,8 @@
 //! Who is there: silence, late last wills, leases, broken reports.
 
 use super::*;
+use shared::fleet::{Hop, PathReport};
+use shared::units::ByteRate;
 use shared::wire::mqtt::{AckState, PlanAck};
 
 fn status(online: bool) -> NodeMessage {
@@ -151,4 +153,28 @@ fn an_ack_of_an_unknown_plan_is_nothing() {
     let ack = PlanAck { layer: Layer::Offload, epoch, state: AckState::Failed("no".to_owned()) };
     universe.mqtt("site/a", session, NodeMessage::PlanAck(ack));
     assert!(universe.row("site/a").plans.iter().all(|plan| plan.ack.is_none()));
+}
+
+#[test]
+fn a_path_is_what_was_measured_and_else_what_the_node_says_from_its_end() {
+    let mut universe = Universe::new();
+    let connection = universe.join("site/a");
+    let session = universe.session(connection);
+    let rate = |rate| Some(ByteRate::new(rate).expect("a rate"));
+    let told = PathReport { rate_out: rate(100.0), rate_in: rate(2000.0), metered: true, ..PathReport::local() };
+    let report = Telemetry { uplink: Some(told), ..telemetry(&node("site/a")) };
+    universe.quiet = true;
+    universe.mqtt("site/a", session, NodeMessage::Telemetry(report));
+    universe.pass(Micros::from_millis(1_500));
+    let path = |universe: &Universe| {
+        let view = universe.hub.fleet.view();
+        view.node(&node("site/a")).and_then(|entry| entry.paths.get(&Hop::Direct)).expect("a path").value.clone()
+    };
+    let known = path(&universe);
+    assert_eq!((known.rate_out, known.rate_in, known.metered), (rate(2000.0), rate(100.0), true));
+    assert_eq!(known.rtt, Some(WAY + WAY), "by the hub's own pings, whatever is said");
+    let measured = PathReport { rate_out: rate(1500.0), ..PathReport::with_rtt(Hop::Relay, Micros(7)) };
+    universe.tell(HubEvent::PathMeasured { connection, path: measured });
+    let known = path(&universe);
+    assert_eq!((known.rate_out, known.rate_in, known.hop), (rate(1500.0), rate(100.0), Hop::Direct));
 }

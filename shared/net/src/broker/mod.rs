@@ -2,7 +2,7 @@
 //!
 //! Our own accept loop in front of the crate `mqtt5`: its ready-made server lets one silent socket block the port, cannot be
 //! held to TLS 1.3, and never shows the certificate to the access rules. Here each connection gets one handler of that crate
-//! with [`rights`] made from its certificate. Never here: plain text, a client without a certificate, a right that comes from
+//! with rights made from its certificate. Never here: plain text, a client without a certificate, a right that comes from
 //! anything that a client says about itself.
 
 mod accept;

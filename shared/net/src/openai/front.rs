@@ -42,6 +42,20 @@ pub fn router<I: Ingress>(
     ingress: I,
     counters: Arc<FrontCounters>,
 ) -> Result<Router, BadFront> {
+    router_with(config, exposure, ingress, counters, Router::new())
+}
+
+/// The same with pages of the host beside it, behind the same keys.
+///
+/// # Errors
+/// [`BadFront`] for settings that cannot work.
+pub fn router_with<I: Ingress>(
+    config: &FrontConfig,
+    exposure: Exposure,
+    ingress: I,
+    counters: Arc<FrontCounters>,
+    pages: Router,
+) -> Result<Router, BadFront> {
     config.validate()?;
     let access = Access::new(config, exposure)?;
     let front = Arc::new(Front { config: config.clone(), access, ingress, counters, started: unix_time_s() });
@@ -53,8 +67,9 @@ pub fn router<I: Ingress>(
         .route("/v1/completions", post(completion::<I>))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .layer(from_fn_with_state(Arc::clone(&front), outer::<I>))
-        .with_state(front))
+        .with_state(Arc::clone(&front))
+        .merge(pages)
+        .layer(from_fn_with_state(front, outer::<I>)))
 }
 
 struct Front<I> {

@@ -27,7 +27,7 @@ pub use access::Exposure;
 pub use config::{BadFront, FrontConfig, Limits, key_sha256};
 pub use counters::{Endpoint, FrontCounters, FrontSnapshot, OpenGuard};
 pub use error::ApiError;
-pub use front::router;
+pub use front::{router, router_with};
 pub use refusal::{of_failure, of_reason};
 pub use serve::serve;
 

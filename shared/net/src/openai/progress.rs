@@ -115,9 +115,9 @@ fn between(from: Instant, to: Instant) -> Micros {
     Micros(u64::try_from(to.saturating_duration_since(from).as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Milliseconds with one digit behind the point: more would be noise.
+/// Milliseconds, exact to the microsecond.
 fn millis(time: Micros) -> f64 {
-    (time.as_millis_f64() * 10.0).round() / 10.0
+    (time.as_millis_f64() * 1e3).round() / 1e3
 }
 
 fn in_ms(time: Micros) -> String {

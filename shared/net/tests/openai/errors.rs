@@ -1,7 +1,9 @@
 //! Every error that a client can cause or meet, in OpenAI's shape.
 
 use crate::client::{Client, exchange, post, post_json};
-use crate::fake::{Fake, Line, assigned, fail, finish, refused, start, start_default, start_with, tokens};
+use crate::fake::{Fake, Line, assigned, fail, finish, refused, start, start_beside, start_default, start_with, tokens};
+use axum::Router;
+use axum::routing::get;
 use serde_json::{Value, json};
 use shared::plan::{Failure, Finish, Reason};
 use shared::units::Tokens;
@@ -35,6 +37,19 @@ async fn a_key_is_needed_beyond_loopback() {
     let right = post_json(served.address, "/v1/chat/completions", &chat(), &["authorization: Bearer sk-right"]).await;
     assert_eq!(right.status, 200);
     assert_eq!(served.counters.snapshot().errors.get("invalid_api_key"), Some(&7));
+}
+
+#[tokio::test]
+async fn pages_of_the_host_need_the_same_key() {
+    let config = FrontConfig { api_keys_sha256: vec![key_sha256("sk-right")], ..FrontConfig::default() };
+    let pages = Router::new().route("/status", get(|| async { "well" }));
+    let served = start_beside(&answering(), config, Exposure::Network, pages).await;
+    assert_eq!(exchange(served.address, b"GET /status HTTP/1.1\r\nhost: test\r\n\r\n").await.status, 401);
+    let known = b"GET /status HTTP/1.1\r\nhost: test\r\nauthorization: Bearer sk-right\r\n\r\n";
+    let page = exchange(served.address, known).await;
+    assert_eq!((page.status, page.body.as_str(), page.header("x-tidegate-node")), (200, "well", "eu/site-1/gate"));
+    let nowhere = b"GET /nowhere HTTP/1.1\r\nhost: test\r\nauthorization: Bearer sk-right\r\n\r\n";
+    assert_eq!(exchange(served.address, nowhere).await.error().1, "unknown_url");
 }
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! A host that plays back a script: what the front makes of each answer is then its own doing.
 
 use crate::client::PATIENCE;
+use axum::Router;
 use shared::fleet::Hop;
 use shared::ids::{AttemptId, NodeId, PlanEpoch, RequestId, ServiceId, VariantId};
 use shared::plan::{Candidate, Choice, Decision, Failure, Finish, Reason, Split, Usage, Verdict};
 use shared::units::{Bytes, Fraction, Micros, Moment, Quality, Tokens};
 use shared::wire::frame::TokenBatch;
 use shared::work::{Catalogue, Residency, Service, Variant};
-use shared_net::openai::{Answer, Ask, Exposure, FrontConfig, FrontCounters, Ingress, Refusal, router, serve};
+use shared_net::openai::{Answer, Ask, Exposure, FrontConfig, FrontCounters, Ingress, Refusal, router_with, serve};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
@@ -159,10 +160,15 @@ pub(crate) struct Served {
 }
 
 pub(crate) async fn start(fake: &Fake, config: FrontConfig, exposure: Exposure) -> Served {
+    start_beside(fake, config, exposure, Router::new()).await
+}
+
+/// With pages of the host beside the API.
+pub(crate) async fn start_beside(fake: &Fake, config: FrontConfig, exposure: Exposure, pages: Router) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = listener.local_addr().expect("bound");
     let counters = Arc::new(FrontCounters::default());
-    let router = router(&config, exposure, fake.clone(), Arc::clone(&counters)).expect("good settings");
+    let router = router_with(&config, exposure, fake.clone(), Arc::clone(&counters), pages).expect("good settings");
     let stop = CancellationToken::new();
     let mut task = JoinSet::new();
     task.spawn(serve(listener, router, config.limits(), Arc::clone(&counters), stop.clone()));

@@ -38,7 +38,7 @@ async fn oversized_bodies_are_refused_however_they_come() {
 #[tokio::test]
 async fn a_body_that_grows_on_its_way_is_too_large() {
     let served = start_default(&answering()).await;
-    // Control characters take six bytes in JSON and one inside; quotes and messages of tools travel twice.
+    // With tools, messages travel twice: as text, and verbatim.
     let text = "y".repeat(2_500_000);
     let body = json!({"model": "assistant", "messages": [{"role": "user", "content": text}],
         "tools": [{"type": "function", "function": {"name": "f"}}]});

@@ -9,6 +9,9 @@ use shared_net::openai::{Answer, Ask, Exposure, FrontConfig, key_sha256};
 
 const WORDS: [&str; 8] = [" tide", " gate", " sea", " moon", " ebb", " salt", " buoy", " reef"];
 const CONTEXT: u32 = 2_048;
+/// Longer streams than this pause in the middle for ever, as a slow engine would: their client leaves before the end, and the sockets
+/// between could otherwise hold all of it.
+const PAUSE_AFTER: u32 = 1_000;
 
 /// An engine of eight words: draws by seed, ends at stop texts and at the limit, and counts.
 fn babble(ask: &Ask) -> Vec<Line> {
@@ -30,6 +33,9 @@ fn babble(ask: &Ask) -> Vec<Line> {
         }
         text = longer;
         lines.push(tokens(word));
+        if ask.request.stream && output == PAUSE_AFTER {
+            lines.push(Line::Silence);
+        }
     }
     lines.push(Line::Say(Answer::Finish(finish, Usage { prompt, output: Tokens(output), cached: Tokens(0) })));
     lines

@@ -72,3 +72,62 @@ impl AllocationPolicy for Equal {
 fn shares(replica: &ReplicaReport) -> bool {
     matches!(replica.state, ReplicaState::Ready | ReplicaState::Loading) && replica.load.slots > 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::dispatch::story;
+    use crate::units::Moment;
+
+    fn replica(name: &str, slots: u32) -> ReplicaReport {
+        let mut replica = story::replica(name, 10.0);
+        replica.load.slots = slots;
+        replica
+    }
+
+    fn slots(config: &Config, cores: Option<u32>, replicas: &[ReplicaReport]) -> Vec<(String, u32)> {
+        let node = story::node("site/a");
+        let scene = Scene { now: Moment(1), node: &node, cores, replicas, seed: 0 };
+        let rows = Equal::round(config, &mut (), &scene, &[], &mut Budget::default());
+        rows.into_iter().map(|row| (row.variant.to_string(), row.slots)).collect()
+    }
+
+    fn expect(rows: &[(&str, u32)]) -> Vec<(String, u32)> {
+        rows.iter().map(|(name, slots)| ((*name).to_owned(), *slots)).collect()
+    }
+
+    #[test]
+    fn cores_are_shared_out_to_the_last() {
+        let replicas = [replica("c", 9), replica("a", 9), replica("b", 9)];
+        assert_eq!(slots(&Config::default(), Some(8), &replicas), expect(&[("a", 3), ("b", 3), ("c", 2)]));
+        assert_eq!(slots(&Config::default(), Some(2), &replicas), expect(&[("a", 1), ("b", 1), ("c", 1)]), "nobody starves");
+    }
+
+    #[test]
+    fn no_replica_gets_more_than_its_engine_can() {
+        assert_eq!(slots(&Config::default(), Some(8), &[replica("a", 2)]), expect(&[("a", 2)]));
+    }
+
+    #[test]
+    fn configuration_outweighs_cores_and_the_unknown_is_one() {
+        let config = Config { concurrency: Some(6), ..Config::default() };
+        assert_eq!(slots(&config, Some(2), &[replica("a", 9)]), expect(&[("a", 6)]));
+        assert_eq!(slots(&Config::default(), None, &[replica("a", 9)]), expect(&[("a", 1)]));
+    }
+
+    #[test]
+    fn whoever_cannot_serve_leaves_its_share() {
+        let mut failed = replica("b", 9);
+        failed.state = ReplicaState::Failed("broke".to_owned());
+        assert_eq!(slots(&Config::default(), Some(4), &[replica("a", 9), failed, replica("c", 0)]), expect(&[("a", 4)]));
+    }
+
+    #[test]
+    fn the_queue_grows_with_the_slots() {
+        let node = story::node("site/a");
+        let replicas = [replica("a", 3)];
+        let scene = Scene { now: Moment(1), node: &node, cores: Some(8), replicas: &replicas, seed: 0 };
+        let rows = Equal::round(&Config::default(), &mut (), &scene, &[], &mut Budget::default());
+        assert_eq!((rows[0].slots, rows[0].queue_max), (3, 12));
+    }
+}

@@ -59,3 +59,61 @@ impl DispatchPolicy for MinLatency {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::story::{LARGE, SMALL, Story};
+    use super::*;
+    use crate::fleet::Tier;
+    use crate::units::Quality;
+
+    /// A slow edge and a fast, distant cloud: 11 s here, 1.3 s there.
+    fn story() -> Story {
+        Story::new().here(SMALL, 10.0).there("cloud/gpu", Tier::Cloud, LARGE, 100.0, 100)
+    }
+
+    #[test]
+    fn long_answers_go_where_they_are_written_fast() {
+        assert_eq!(story().chosen::<MinLatency>(), "cloud/gpu with large");
+    }
+
+    #[test]
+    fn short_ones_are_not_worth_the_way() {
+        let mut story = story();
+        (story.request.prompt.0, story.request.output_max.0) = (5, 1);
+        assert_eq!(story.chosen::<MinLatency>(), "site/me with small");
+    }
+
+    #[test]
+    fn a_queue_in_the_cloud_brings_them_back() {
+        assert_eq!(story().busy("cloud/gpu", LARGE, 4, 8).chosen::<MinLatency>(), "site/me with small", "no room there");
+        let slower = Story::new().here(SMALL, 60.0).there("cloud/gpu", Tier::Cloud, LARGE, 100.0, 100);
+        assert_eq!(slower.chosen::<MinLatency>(), "cloud/gpu with large");
+        assert_eq!(slower.busy("cloud/gpu", LARGE, 4, 6).chosen::<MinLatency>(), "site/me with small", "a long wait there");
+    }
+
+    #[test]
+    fn a_wish_for_an_early_first_token_outweighs_the_total() {
+        let mut story = Story::new().here(SMALL, 50.0).there("cloud/gpu", Tier::Cloud, LARGE, 100.0, 150);
+        story.request.output_max.0 = 200;
+        assert_eq!(story.chosen::<MinLatency>(), "cloud/gpu with large");
+        story.request.needs.slo.first_token = Some(Micros::from_millis(250));
+        assert_eq!(story.chosen::<MinLatency>(), "site/me with small");
+    }
+
+    #[test]
+    fn quality_is_a_floor_that_speed_does_not_buy() {
+        let mut story = Story::new().here(SMALL, 1_000.0).there("cloud/gpu", Tier::Cloud, LARGE, 1.0, 300);
+        assert_eq!(story.chosen::<MinLatency>(), "site/me with small");
+        story.request.needs.slo.min_quality = Quality::new(0.5).expect("good");
+        assert_eq!(story.chosen::<MinLatency>(), "cloud/gpu with large");
+    }
+
+    #[test]
+    fn a_hair_faster_is_not_worth_leaving() {
+        let story = Story::new().here(SMALL, 100.0).there("site/peer", Tier::Site, SMALL, 105.0, 1);
+        assert_eq!(story.chosen::<MinLatency>(), "site/me with small");
+        let story = Story::new().here(SMALL, 100.0).there("site/peer", Tier::Site, SMALL, 150.0, 1);
+        assert_eq!(story.chosen::<MinLatency>(), "site/peer with small");
+    }
+}

@@ -7,6 +7,11 @@ pub mod least_loaded;
 pub mod min_latency;
 mod scene;
 
+#[cfg(test)]
+mod assess_tests;
+#[cfg(test)]
+pub(in crate::policy) mod story;
+
 pub use cloud_only::CloudOnly;
 pub use dispatcher::{Dispatcher, Dispatching};
 pub use edge_only::EdgeOnly;

@@ -190,3 +190,108 @@ fn typical(config: &Config, service: &Service) -> LlmRequest {
         needs: Needs::default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{FleetDelta, Hop, PathReport, Tier};
+    use crate::policy::dispatch::story::{LARGE, ME, SMALL, Story, catalogue, node, replica};
+
+    /// The hub's view of an edge and others: all paths are direct to the hub.
+    fn fleet(others: &[(&str, &str, f64, u64)]) -> Story {
+        let uplink = |ms| PathReport::with_rtt(Hop::Direct, Micros::from_millis(ms));
+        let edge = Story::new().add(ME, Tier::Device, uplink(20), replica(SMALL, 5.0));
+        others
+            .iter()
+            .fold(edge, |story, (name, with, decode, ms)| story.add(name, Tier::Cloud, uplink(*ms), replica(with, *decode)))
+    }
+
+    fn round(story: &Story, held: &[OffloadRow], steps: u64) -> Vec<OffloadRow> {
+        let hub = node("core/hub");
+        let scene = Scene {
+            now: story.now,
+            edge: &story.me,
+            me: &hub,
+            view: &story.view,
+            catalogue: &catalogue(),
+            placed: None,
+            stale_after: Micros::from_secs(15),
+            seed: 0,
+        };
+        AllWithReplica::round(&Config::default(), &mut (), &scene, held, &mut Budget::new(steps))
+    }
+
+    fn targets(story: &Story) -> Vec<String> {
+        let rows = round(story, &[], 1_000);
+        rows.iter().flat_map(|row| &row.targets).map(|target| target.node.to_string()).collect()
+    }
+
+    /// So many fast nodes far away.
+    fn crowd(story: Story, count: usize) -> Story {
+        let uplink = PathReport::with_rtt(Hop::Direct, Micros::from_millis(1));
+        (0..count).fold(story, |story, i| story.add(&format!("cloud/n{i}"), Tier::Cloud, uplink.clone(), replica(SMALL, 500.0)))
+    }
+
+    #[test]
+    fn the_fastest_come_first_and_the_edge_itself_is_none() {
+        let story = fleet(&[("cloud/slow", SMALL, 10.0, 5), ("cloud/fast", SMALL, 100.0, 5), ("cloud/far", SMALL, 100.0, 900)]);
+        assert_eq!(targets(&story), ["cloud/fast", "cloud/far", "cloud/slow"]);
+    }
+
+    #[test]
+    fn a_direct_path_is_shorter_than_two_uplinks() {
+        let mut story = fleet(&[("site/peer", SMALL, 100.0, 20), ("cloud/gpu", SMALL, 100.0, 5)]);
+        assert_eq!(targets(&story), ["cloud/gpu", "site/peer"]);
+        let near = PathReport::with_rtt(Hop::Direct, Micros::from_millis(1));
+        story.tell(FleetDelta::Peers { node: node("site/peer"), peers: [(node(ME), near)].into() });
+        assert_eq!(targets(&story), ["site/peer", "cloud/gpu"], "the peer's report serves both ways");
+    }
+
+    #[test]
+    fn among_many_fast_ones_the_peer_and_the_good_one_keep_their_places() {
+        let story = crowd(fleet(&[("site/peer", SMALL, 1.0, 20), ("cloud/wise", LARGE, 1.0, 300)]), 20);
+        let targets = targets(&story);
+        assert_eq!(targets.len(), OffloadRow::TARGETS_MAX);
+        assert!(targets.contains(&"site/peer".to_owned()), "{targets:?}");
+        assert!(targets.contains(&"cloud/wise".to_owned()), "{targets:?}");
+    }
+
+    #[test]
+    fn all_of_the_site_go_before_strangers() {
+        let names: Vec<_> = (0..8).map(|i| format!("site/peer-{i}")).collect();
+        let peers: Vec<_> = names.iter().map(|name| (name.as_str(), SMALL, 1.0, 20)).collect();
+        let targets = targets(&crowd(fleet(&peers), 20));
+        assert_eq!(
+            targets.iter().filter(|name| name.starts_with("site/")).count(),
+            7,
+            "the eighth is the fastest of all: {targets:?}"
+        );
+    }
+
+    #[test]
+    fn shares_are_equal_and_bounds_follow_the_slots() {
+        let rows = round(&fleet(&[("cloud/a", SMALL, 10.0, 5), ("cloud/b", SMALL, 10.0, 5)]), &[], 1_000);
+        let figures: Vec<_> = rows[0].targets.iter().map(|target| (target.share.get(), target.open_max)).collect();
+        assert_eq!(figures, [(0.5, 5), (0.5, 5)], "four slots and one on the way");
+        assert_eq!([open_max(1), open_max(4), open_max(100), open_max(u32::MAX)], [2, 5, 125, u32::MAX]);
+    }
+
+    #[test]
+    fn the_unmeasured_come_last() {
+        let mut new = replica(SMALL, 1.0);
+        new.profile = None;
+        let story = fleet(&[("cloud/slow", SMALL, 0.1, 500)]);
+        let story = story.add("cloud/new", Tier::Cloud, PathReport::with_rtt(Hop::Direct, Micros(1)), new);
+        assert_eq!(targets(&story), ["cloud/slow", "cloud/new"]);
+    }
+
+    #[test]
+    fn without_budget_held_targets_stay_as_far_as_they_are_good() {
+        let mut story = fleet(&[("cloud/a", SMALL, 10.0, 5), ("cloud/b", SMALL, 20.0, 5)]);
+        let held = round(&story, &[], 1_000);
+        story.tell(FleetDelta::State { node: node("cloud/b"), state: NodeState::Draining });
+        let rows = round(&story, &held, 1);
+        let kept: Vec<_> = rows[0].targets.iter().map(|target| target.node.as_str()).collect();
+        assert_eq!(kept, ["cloud/a"]);
+    }
+}

@@ -66,3 +66,40 @@ impl TimescalePolicy for Fixed {
         if due || pressing { Pace::Refresh } else { Pace::Hold }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ScopeId;
+    use crate::units::Moment;
+
+    /// Whether a layer that was made at 100 s is made anew so many milliseconds later.
+    fn after(config: &Config, layer: Layer, ms: u64, upper_changed: bool, fleet_changed: bool) -> bool {
+        let scope = ScopeId::new("site").expect("good");
+        let last = Moment(100_000_000);
+        let now = last + Micros::from_millis(ms);
+        let scene = Scene { now, layer, scope: &scope, last_refresh: Some(last), upper_changed, fleet_changed };
+        Fixed::decide(config, &mut (), &scene) == Pace::Refresh
+    }
+
+    #[test]
+    fn each_layer_keeps_its_own_period() {
+        let config = Config::default();
+        for (layer, ms) in
+            [(Layer::Placement, 60_000), (Layer::Offload, 5_000), (Layer::Allocation, 1_000), (Layer::Dispatch, 60_000)]
+        {
+            assert!(!after(&config, layer, ms - 1, false, false), "{layer}");
+            assert!(after(&config, layer, ms, false, false), "{layer}");
+            assert!(after(&config, layer, ms * 100, false, false), "{layer}: a missed round is made up for once");
+        }
+    }
+
+    #[test]
+    fn changes_do_not_wait_for_the_period_unless_told_to() {
+        let patient = Config { eager: false, ..Config::default() };
+        for (upper, fleet) in [(true, false), (false, true)] {
+            assert!(after(&Config::default(), Layer::Placement, 0, upper, fleet));
+            assert!(!after(&patient, Layer::Placement, 0, upper, fleet));
+        }
+    }
+}
