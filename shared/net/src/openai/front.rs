@@ -205,7 +205,7 @@ impl<I: Ingress> Front<I> {
     }
 
     /// The body, within its limits of size and time.
-    async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    async fn body(&self, headers: &HeaderMap, mut body: Body) -> Result<Bytes, ApiError> {
         let bytes_max = self.config.body_bytes_max;
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if announced.is_some_and(|length| usize::try_from(length).map_or(true, |length| length > bytes_max)) {
@@ -215,11 +215,10 @@ impl<I: Ingress> Front<I> {
             return Err(ask::too_large(bytes_max));
         }
         let wait = Duration::from_millis(self.config.body_read_ms);
-        let mut limited = Limited::new(body, bytes_max);
-        match timeout(wait, (&mut limited).collect()).await {
+        match timeout(wait, Limited::new(&mut body, bytes_max).collect()).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                discard(limited.into_inner()).await;
+                discard(body).await;
                 Err(ask::too_large(bytes_max))
             }
             Ok(Err(_)) => {
