@@ -71,6 +71,7 @@ pub struct Agent {
     persisted_at: Option<Moment>,
     dirty: bool,
     stopping: bool,
+    left: bool,
     /// What an earlier life left, until [`AgentEvent::Started`].
     restored: Option<Box<Persisted>>,
 }
@@ -112,6 +113,7 @@ impl Agent {
             persisted_at: None,
             dirty: false,
             stopping: false,
+            left: false,
             restored: restored.map(Box::new),
             config,
         })
@@ -130,7 +132,7 @@ impl Agent {
                     return;
                 }
             }
-            AgentEvent::Uplink(..) | AgentEvent::Broker(..) | AgentEvent::Peer(..) if self.stopping => {}
+            AgentEvent::Uplink(..) | AgentEvent::Broker(..) | AgentEvent::Peer(..) if self.left => {}
             AgentEvent::Uplink(dial, event) => {
                 let change = self.uplink.on_uplink(now, dial, event, out);
                 self.follow_uplink(now, change, out);
@@ -147,6 +149,7 @@ impl Agent {
             }
             AgentEvent::Gauges(gauges) => self.reports.gauges(gauges),
             AgentEvent::Stop => self.stop(now, out),
+            AgentEvent::Leave => self.leave(out),
             AgentEvent::Tick => {}
         }
         self.do_what_is_due(now, out);
@@ -155,10 +158,11 @@ impl Agent {
     /// When [`AgentEvent::Tick`] is wanted next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        if self.stopping {
+        if self.left {
             return self.core.next_deadline();
         }
-        let reports = self.uplink.publishing().and_then(|_| self.reports.deadline(self.heartbeat()));
+        let publishing = !self.stopping && self.uplink.publishing().is_some();
+        let reports = if publishing { self.reports.deadline(self.heartbeat()) } else { None };
         let persist = if self.dirty { self.persisted_at.map(|at| at + PERSIST_EVERY) } else { None };
         let rest = [self.uplink.deadline(), self.plans.deadline(), self.peers.deadline(), Some(self.shares.deadline())];
         earliest([self.core.next_deadline(), reports, persist].into_iter().chain(rest))
@@ -235,8 +239,16 @@ impl Agent {
         }
         self.tell_core(now, Event::Drain(true), out);
         self.reports.stop(self.uplink.publishing(), out);
-        self.peers.stop(out);
-        self.uplink.stop(out);
+        self.peers.close();
+        self.uplink.close(out);
+    }
+
+    fn leave(&mut self, out: &mut Vec<AgentEffect>) {
+        if std::mem::replace(&mut self.left, true) {
+            return;
+        }
+        self.peers.leave(out);
+        self.uplink.leave(out);
         out.push(AgentEffect::Persist(Box::new(self.persisted())));
     }
 
@@ -319,7 +331,7 @@ impl Agent {
         if self.core.next_deadline().is_some_and(|at| at <= now) {
             self.tell_core(now, Event::Tick, out);
         }
-        if self.stopping {
+        if self.left {
             return;
         }
         if self.uplink.must_dial(now) {
@@ -344,7 +356,9 @@ impl Agent {
         let heartbeat = self.heartbeat();
         let (replicas, peers) = (self.core.replicas(), &self.peers);
         let own = Own { replicas: &replicas, uplink: self.uplink.path(), peers: &|| peers.paths() };
-        self.reports.tick(now, self.uplink.publishing(), heartbeat, &own, out);
+        // A node that stops has said its last to the broker.
+        let publishing = if self.stopping { None } else { self.uplink.publishing() };
+        self.reports.tick(now, publishing, heartbeat, &own, out);
     }
 
     fn persist(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {

@@ -33,8 +33,10 @@ pub enum AgentEvent {
     Machine(Machine),
     /// How the machine is.
     Gauges(Gauges),
-    /// The process shall end: say goodbye, take nothing new.
+    /// The process shall end: take nothing new, tell the hub, finish what runs.
     Stop,
+    /// What runs has ended, or was given time enough: say goodbye and close everything.
+    Leave,
     /// A deadline has come.
     Tick,
 }

@@ -45,6 +45,8 @@ pub(super) struct Peers {
     me: NodeId,
     seed: u64,
     peers: BTreeMap<NodeId, Peer>,
+    /// The process shall end.
+    closing: bool,
 }
 
 /// What the peers need to know of the rest.
@@ -63,7 +65,7 @@ pub(super) struct Surroundings<'a> {
 
 impl Peers {
     pub(super) const fn new(me: NodeId, seed: u64) -> Self {
-        Self { me, seed, peers: BTreeMap::new() }
+        Self { me, seed, peers: BTreeMap::new(), closing: false }
     }
 
     pub(super) fn is_connected(&self, node: &NodeId) -> bool {
@@ -235,6 +237,9 @@ impl Peers {
     }
 
     fn dial(&mut self, now: Moment, around: &Surroundings<'_>, out: &mut Vec<AgentEffect>) {
+        if self.closing {
+            return self.peers.retain(|_, peer| !peer.links.is_empty());
+        }
         let wanted: BTreeMap<_, _> =
             around.shown.iter().filter(|(node, shown)| wanted(&self.me, node, shown, around)).take(DIALLED_MAX).collect();
         self.peers.retain(|node, peer| !peer.links.is_empty() || peer.dialling.is_some() || wanted.contains_key(node));
@@ -252,8 +257,14 @@ impl Peers {
         }
     }
 
+    /// The process shall end: dials no more, keeps what is open.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+        self.peers.retain(|_, peer| !peer.links.is_empty());
+    }
+
     /// The process ends.
-    pub(super) fn stop(&mut self, out: &mut Vec<AgentEffect>) {
+    pub(super) fn leave(&mut self, out: &mut Vec<AgentEffect>) {
         for (node, peer) in std::mem::take(&mut self.peers) {
             out.extend(peer.links.into_keys().map(|link| AgentEffect::HangUpPeer(node.clone(), link, Goodbye::Shutdown)));
         }

@@ -68,6 +68,8 @@ pub(super) struct Uplink {
     broker_address: String,
     broker_number: u64,
     broker_backoff: Backoff,
+    /// The process shall end.
+    closing: bool,
 }
 
 impl Uplink {
@@ -84,6 +86,7 @@ impl Uplink {
             broker_address: String::new(),
             broker_number: 0,
             broker_backoff: Backoff::new(mix(seed, 2), WINDOW_FIRST, WINDOW_MAX),
+            closing: false,
         }
     }
 
@@ -216,7 +219,8 @@ impl Uplink {
     }
 
     fn broker_lost(&mut self, now: Moment, lasted: Micros) {
-        self.broker = Broker::Waiting { until: now + self.broker_backoff.after_failure(lasted) };
+        let until = now + self.broker_backoff.after_failure(lasted);
+        self.broker = if self.closing { Broker::Off } else { Broker::Waiting { until } };
     }
 
     /// Whether news of broker connection `number` is news of the present one.
@@ -235,16 +239,31 @@ impl Uplink {
         }
         self.broker = Broker::Off;
         self.last_loss = Some(why);
-        self.state = State::Waiting { until: now + self.backoff.after_failure(lasted) };
+        let until = now + self.backoff.after_failure(lasted);
+        self.state = if self.closing { State::Off } else { State::Waiting { until } };
         if was_up { Change::WentDown } else { Change::Nothing }
     }
 
-    /// The process ends: closes what is open, and dials no more.
-    pub(super) fn stop(&mut self, out: &mut Vec<AgentEffect>) {
+    /// The process shall end: dials no more, keeps what is open.
+    pub(super) fn close(&mut self, out: &mut Vec<AgentEffect>) {
+        self.closing = true;
+        if matches!(self.state, State::Dialling { .. }) {
+            out.push(AgentEffect::HangUp(Goodbye::Shutdown));
+        }
+        if !matches!(self.state, State::Up { .. }) {
+            self.state = State::Off;
+        }
+        if !matches!(self.broker, Broker::Up { .. }) {
+            self.broker = Broker::Off;
+        }
+    }
+
+    /// The process ends: closes what is open.
+    pub(super) fn leave(&mut self, out: &mut Vec<AgentEffect>) {
         if !matches!(self.broker, Broker::Off) {
             out.push(AgentEffect::DisconnectBroker);
         }
-        if matches!(self.state, State::Up { .. } | State::Dialling { .. }) {
+        if matches!(self.state, State::Up { .. }) {
             out.push(AgentEffect::HangUp(Goodbye::Shutdown));
         }
         self.broker = Broker::Off;

@@ -379,14 +379,16 @@ fn stopping_says_goodbye_takes_nothing_new_and_finishes_what_runs() {
     world.tell(AgentEvent::Request(Event::Arrived(request(1))));
     let effects = world.tell(AgentEvent::Stop).to_vec();
     assert!(published(&effects).iter().any(|what| matches!(what, Publication::Status(status) if !status.online)));
-    assert!(effects.contains(&AgentEffect::HangUp(Goodbye::Shutdown)));
-    assert!(effects.iter().any(|effect| matches!(effect, AgentEffect::Persist(_))));
+    assert!(!effects.contains(&AgentEffect::HangUp(Goodbye::Shutdown)), "what runs for others shall end first");
     world.tell(AgentEvent::Request(Event::Arrived(request(2))));
     assert!(!world.last.iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::Run(_)))));
     let attempt = shared::ids::AttemptId { request: RequestId(1), number: 0 };
     let ended = AttemptEvent::Ended(shared::plan::Finish::Stop, shared::plan::Usage::default());
     world.tell(AgentEvent::Request(Event::Engine(attempt, ended)));
     assert!(world.last.iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::Finish(..)))));
+    let effects = world.tell(AgentEvent::Leave).to_vec();
+    assert!(effects.contains(&AgentEffect::HangUp(Goodbye::Shutdown)));
+    assert!(effects.iter().any(|effect| matches!(effect, AgentEffect::Persist(_))));
     assert!(world.pass(Micros::from_secs(30)).iter().all(|effect| !matches!(effect, AgentEffect::Dial(..))));
 }
 
