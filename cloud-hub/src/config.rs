@@ -47,7 +47,8 @@ impl Default for Config {
             certificates: CertificateSection::default(),
             records: RecordLimits::default(),
             policies: PolicySection::default(),
-            log: LogSettings::default(),
+            // The broker's crate tells of every client at this level, and so do we.
+            log: LogSettings { filter: "info,mqtt5=warn".to_owned(), ..LogSettings::default() },
         }
     }
 }

@@ -115,11 +115,14 @@ pub fn make_token(db: &mut Db, authority: &Authority, order: TokenOrder, now: Un
     let secret: [u8; 32] = rand::random();
     let expires = now.plus(Duration::from_secs(order.lifetime_s));
     let token = NewToken { site: order.site.clone(), labels: order.labels, uses: order.count, expires };
-    db.add_token(&hash(&secret), &token, now)?;
     let address = match order.address {
         Some(address) => address,
         None => db.meta()?.address,
     };
+    if address.ends_with(":0") {
+        return Err(BadTokenOrder::Range { what: "address", want: "a hub that runs, since its port is not fixed".to_owned() });
+    }
+    db.add_token(&hash(&secret), &token, now)?;
     Ok(JoinToken { address, authority_sha256: authority.fingerprint(), secret: hex::encode(secret), site: order.site })
 }
 

@@ -12,11 +12,10 @@ use crate::io::input::{INBOX_MAX, Inbox};
 use crate::io::links::{self, Gate};
 use crate::io::metrics::Metrics;
 use crate::io::mqtt::{self, Publisher};
-use crate::logic::{Hub, HubConfig, Restored};
+use crate::logic::{BadStart, Hub, HubConfig, Restored};
 use crate::state::{Addresses, StateDir, StateError};
 use crate::store::{Db, Meta, Store, StoreError, StoreThread};
 use sha2::{Digest, Sha256};
-use shared::policy::BadPolicy;
 use shared::units::Micros;
 use shared::work::Catalogue;
 use shared_net::host::{Clock, NotStopped, StateFolder, Tasks};
@@ -53,9 +52,9 @@ pub enum StartError {
     /// The hub's own identity could not be made.
     #[error("making the hub's identity")]
     Ca(#[from] CaError),
-    /// A policy cannot be had.
-    #[error("making the hub's policies")]
-    Policy(#[from] BadPolicy),
+    /// The core refuses its configuration or what was stored.
+    #[error("starting the hub's core")]
+    Logic(#[from] BadStart),
     /// The QUIC endpoint cannot be opened.
     #[error("opening the endpoint for agents")]
     Quic(#[from] QuicError),
@@ -206,9 +205,8 @@ impl Ground {
         self.work.spawn_vital("agents", links::accept(gate, endpoint.acceptor(), self.work.clone()));
         self.work.spawn("chores", self.chores(&endpoint, broker, mqtt, &store).run(self.work.cancelled()));
         self.openai(http_socket, http, catalogue_seen, &common)?;
-        self.admin(admin_socket, admin, common)?;
-
         let quic = endpoint.local_addr()?;
+        self.admin(admin_socket, admin, self.token_address(quic), common)?;
         let addresses = Addresses { quic, http, admin, broker: broker.local.clone(), pid: std::process::id() };
         self.state.write_addresses(&addresses)?;
         Ok((addresses, endpoint, store, store_thread))
@@ -307,15 +305,24 @@ impl Ground {
         Ok(())
     }
 
-    fn admin(&self, socket: TcpListener, address: SocketAddr, common: Common) -> Result<(), StartError> {
+    /// What `init` was told; a port of zero there stands for the one that the endpoint got.
+    fn token_address(&self, quic: SocketAddr) -> String {
+        match self.meta.address.strip_suffix(":0") {
+            Some(host) => format!("{host}:{}", quic.port()),
+            None => self.meta.address.clone(),
+        }
+    }
+
+    fn admin(&self, socket: TcpListener, bound: SocketAddr, address: String, common: Common) -> Result<(), StartError> {
         let admin = Arc::new(Admin {
             inbox: common.inbox,
             store: common.store,
             authority: Arc::clone(&self.authority),
             wall: self.wall.clone(),
+            address,
             metrics: common.metrics,
             key_sha256: Sha256::digest(self.state.admin_key()?.as_bytes()).into(),
-            local: address.ip().is_loopback(),
+            local: bound.ip().is_loopback(),
         });
         let limits = FrontConfig { connections_max: ADMIN_CONNECTIONS_MAX, drain_ms: 1_000, ..FrontConfig::default() }.limits();
         let serving = shared_net::openai::serve(socket, admin::router(admin), limits, Arc::default(), self.front.cancelled());

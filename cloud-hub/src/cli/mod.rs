@@ -51,7 +51,7 @@ enum Command {
         /// The hub's name.
         #[arg(long, default_value = "cloud/hub", value_name = "REGION/NAME")]
         name: NodeId,
-        /// Address of the QUIC endpoint that join tokens carry.
+        /// Address of the QUIC endpoint that join tokens carry. Port 0 stands for whichever the running hub has.
         #[arg(long, default_value = "127.0.0.1:7443", value_name = "HOST:PORT")]
         address: String,
     },
@@ -94,7 +94,7 @@ enum Command {
     },
     /// Tells why a request was executed where it was.
     Explain {
-        /// Its id, as in the response header `x-tidegate-request`.
+        /// Its id, as in the response header `x-request-id`.
         request: RequestId,
         /// As JSON.
         #[arg(long)]

@@ -36,6 +36,8 @@ pub(crate) struct Admin {
     pub(crate) store: Store,
     pub(crate) authority: Arc<Authority>,
     pub(crate) wall: CertClock,
+    /// `host:port` that join tokens carry.
+    pub(crate) address: String,
     pub(crate) metrics: Arc<Metrics>,
     /// SHA-256 of the admin key.
     pub(crate) key_sha256: [u8; 32],
@@ -158,8 +160,9 @@ pub(super) async fn nodes(State(admin): Shared) -> Result<Json<Vec<crate::logic:
 #[utoipa::path(post, path = "/admin/v1/tokens", request_body = TokenOrderSchema,
     responses((status = 200, body = TokenMade), (status = 400, body = Problem), (status = 401, body = Problem)))]
 pub(super) async fn make_token(State(admin): Shared, body: Bytes) -> Answer<TokenMade> {
-    let order: join::TokenOrder = parse(&body)?;
+    let mut order: join::TokenOrder = parse(&body)?;
     let (authority, now) = (Arc::clone(&admin.authority), UnixTime::now(&admin.wall));
+    order.address.get_or_insert_with(|| admin.address.clone());
     match admin.store.call(move |db| join::make_token(db, &authority, order, now)).await {
         Ok(token) => Ok(Json(TokenMade { token: token.to_string() })),
         Err(join::BadTokenOrder::Store(error)) => Err(error.into()),

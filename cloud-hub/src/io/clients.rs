@@ -53,11 +53,6 @@ impl Clients {
         Self { clients: BTreeMap::new(), attempts: BTreeMap::new(), tasks, inbox }
     }
 
-    /// How many wait.
-    pub(crate) fn len(&self) -> usize {
-        self.clients.len()
-    }
-
     /// Takes a request in; returns the event to decide on.
     pub(crate) fn take(&mut self, ask: Ask, answers: mpsc::Sender<Answer>) -> Result<HubEvent, Refusal> {
         let id = ask.request.id;

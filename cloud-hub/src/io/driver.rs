@@ -117,7 +117,7 @@ impl Driver {
                 let passes = effects.contains(&deliver);
                 self.carry_out(effects).await;
                 // The attempt may have been cut off meanwhile.
-                drop(verdict.send(passes));
+                let _ = verdict.send(passes);
             }
             Input::Hello { connection, link, frames, hello } => self.hello(connection, link, frames, *hello).await,
             Input::Relay { connection, header, stream } => self.relay(connection, *header, *stream).await,

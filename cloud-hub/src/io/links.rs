@@ -58,7 +58,10 @@ pub(crate) async fn accept(gate: Arc<Gate>, mut acceptor: Acceptor, tasks: Tasks
             Some(node) => tasks.spawn(format!("agent {node}"), serve_member(gate, link, node, stop.clone())),
             None => {
                 let stop = stop.clone();
-                tasks.spawn("joining", async move { drop(stop.run_until_cancelled(serve_joiner(gate, link)).await) });
+                tasks.spawn(
+                    "joining",
+                    async move { stop.run_until_cancelled(serve_joiner(gate, link)).await.unwrap_or_default() },
+                );
             }
         }
     }

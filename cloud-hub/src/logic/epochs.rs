@@ -74,7 +74,7 @@ impl Epochs {
         if seen.incarnation.saturating_sub(self.incarnation) > LEAP_MAX {
             return Err(format!("plan epoch {seen} was never issued: the hub is at {issued}"));
         }
-        self.incarnation = seen.incarnation + 1;
+        self.incarnation = seen.incarnation.saturating_add(1);
         self.sequence = 0;
         self.issued.clear();
         self.kept = false;

@@ -77,6 +77,8 @@ impl Naming {
 pub(crate) enum Flavour {
     Mixed,
     Healthy,
+    /// Healthy, and with more candidates than may be granted.
+    Crowded,
     Empty,
     NoCapacity,
     PathsDown,
@@ -84,7 +86,8 @@ pub(crate) enum Flavour {
 }
 
 impl Flavour {
-    pub(crate) const ALL: [Self; 6] = [Self::Mixed, Self::Healthy, Self::Empty, Self::NoCapacity, Self::PathsDown, Self::Expired];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Mixed, Self::Healthy, Self::Crowded, Self::Empty, Self::NoCapacity, Self::PathsDown, Self::Expired];
 }
 
 /// A request with all that a decision about it needs.
@@ -133,7 +136,11 @@ impl Instance {
         let catalogue = catalogue(&mut dice);
         let me_is_hub = dice.percent(25);
         let hub = NodeId::new("core/hub").expect("good");
-        let count = if flavour == Flavour::Empty { 0 } else { 1 + dice.below(6) };
+        let count = match flavour {
+            Flavour::Empty => 0,
+            Flavour::Crowded => 12,
+            _ => 1 + dice.below(6),
+        };
         let nodes: Vec<_> = (0..count).map(|number| naming.node(dice.below(3), number)).collect();
         let me = match nodes.first() {
             _ if me_is_hub => hub.clone(),
@@ -212,9 +219,13 @@ struct Maker {
 }
 
 impl Maker {
+    fn healthy(&self) -> bool {
+        matches!(self.flavour, Flavour::Healthy | Flavour::Crowded)
+    }
+
     /// Chance of something that makes a candidate unusable: never in a healthy fleet.
     fn unwell(&mut self, percent: u64) -> bool {
-        self.dice.percent(percent) && self.flavour != Flavour::Healthy
+        self.dice.percent(percent) && !self.healthy()
     }
 
     fn age(&mut self) -> Micros {
@@ -377,7 +388,7 @@ impl Maker {
     }
 
     fn features(&mut self) -> Features {
-        let mut odd = || self.dice.percent(5) && self.flavour != Flavour::Healthy;
+        let mut odd = || self.unwell(5);
         Features { constrained: odd(), many: odd(), logprobs: odd(), tools: odd(), ..Features::default() }
     }
 
@@ -394,7 +405,7 @@ impl Maker {
         };
         let residency = dice.pick(&[Residency::Anywhere, Residency::Anywhere, Residency::Site, Residency::Node]);
         match self.flavour {
-            Flavour::Healthy => Needs::default(),
+            Flavour::Healthy | Flavour::Crowded => Needs::default(),
             Flavour::Expired => Needs { slo: Slo { end_to_end: Some(Micros::from_secs(5)), ..slo }, residency, session: None },
             _ => Needs { slo, residency, session: None },
         }

@@ -6,6 +6,7 @@ mod identity;
 mod operators;
 mod plans;
 mod presence;
+mod storm;
 mod streams;
 
 use super::*;
@@ -229,6 +230,10 @@ impl Universe {
     }
 
     fn hello_as(&mut self, name: &str, instance: Instance, change: impl FnOnce(&mut Hello)) -> Connection {
+        self.hello_with(name, &format!("5e{:02x}", name.len()), instance, change)
+    }
+
+    fn hello_with(&mut self, name: &str, serial: &str, instance: Instance, change: impl FnOnce(&mut Hello)) -> Connection {
         self.numbers += 1;
         let (connection, node) = (Connection(self.numbers), node(name));
         let mut hello = Hello {
@@ -242,8 +247,7 @@ impl Universe {
         };
         change(&mut hello);
         self.agents.insert(connection, (node.clone(), Agent { instance, answers: true, session: None }));
-        let serial = format!("5e{:02x}", node.as_str().len());
-        self.tell(HubEvent::HelloReceived { connection, node, serial, hello });
+        self.tell(HubEvent::HelloReceived { connection, node, serial: serial.to_owned(), hello });
         connection
     }
 

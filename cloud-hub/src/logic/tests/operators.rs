@@ -67,30 +67,12 @@ fn a_revoked_node_is_out_everywhere_at_once() {
     // It comes back with the same certificate, and with one that the hub never issued.
     let again = universe.hello("far/b");
     assert_eq!(universe.closed_with(again), Some(&Goodbye::Revoked));
-    universe.numbers += 1;
-    let (forged, far) = (Connection(universe.numbers), node("far/b"));
-    let hello = Hello {
-        version_min: VERSION_MIN,
-        version_max: VERSION_MAX,
-        node: far.clone(),
-        instance: Instance(3),
-        plan_epoch_seen: PlanEpoch::default(),
-        session_epoch_seen: SessionEpoch::default(),
-        replicas: Vec::new(),
-    };
-    universe.tell(HubEvent::HelloReceived {
-        connection: forged,
-        node: far.clone(),
-        serial: "f0".to_owned(),
-        hello: hello.clone(),
-    });
+    let forged = universe.hello_with("far/b", "f0", Instance(3), |_| {});
     assert_eq!(universe.closed_with(forged), Some(&Goodbye::Revoked));
 
     // After joining anew it is welcome.
-    universe.tell(HubEvent::Enrolled { node: far.clone(), serial: "ee".to_owned(), labels: BTreeMap::new() });
-    universe.numbers += 1;
-    let fresh = Connection(universe.numbers);
-    universe.tell(HubEvent::HelloReceived { connection: fresh, node: far, serial: "ee".to_owned(), hello });
+    universe.tell(HubEvent::Enrolled { node: node("far/b"), serial: "ee".to_owned(), labels: BTreeMap::new() });
+    let fresh = universe.hello_with("far/b", "ee", Instance(4), |_| {});
     assert_eq!(universe.closed_with(fresh), None);
     assert!(!universe.row("far/b").revoked);
 }

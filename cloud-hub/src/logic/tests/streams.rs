@@ -117,6 +117,15 @@ fn open_streams_are_bounded_and_end_with_their_connection() {
 }
 
 #[test]
+fn revocation_cuts_what_is_open() {
+    let (mut universe, a, _) = pair();
+    assert_eq!(ask(&mut universe, a, 1, header("site/a", "far/b", Residency::Anywhere)), None);
+    universe.operate(AdminOperation::Revoke(node("far/b")));
+    assert!(universe.effects.contains(&HubEffect::RelayClose { stream: Stream(1) }));
+    assert_eq!(ask(&mut universe, a, 2, header("site/a", "far/b", Residency::Anywhere)), Some(Reason::Unknown));
+}
+
+#[test]
 fn a_plan_that_is_still_applied_is_honoured() {
     let (mut universe, a, _) = pair();
     let session = universe.session(a);
