@@ -6,7 +6,6 @@ mod canned;
 mod desk;
 mod llm;
 mod profiled;
-mod scratch;
 mod smollm2;
 mod tiny;
 mod upstream;
