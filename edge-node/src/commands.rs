@@ -280,7 +280,7 @@ fn size_threads(config: &Config) -> Result<(), CommandError> {
         crate::exec::EngineConfig::Llm(llm) => llm.threads,
         _ => None,
     });
-    wanted.max().map_or(Ok(()), |threads| Ok(crate::exec::llm::set_threads(threads)?))
+    Ok(crate::exec::llm::set_threads(wanted.max())?)
 }
 
 #[cfg(not(feature = "llm"))]

@@ -222,6 +222,14 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Tasks hold clones of their group, so it does not end by itself.
+        self.front.cancel();
+        self.tasks.cancel();
+    }
+}
+
 impl Joined {
     fn network(&self, config: &Config, host: Host, tasks: &Tasks) -> uplink::Network {
         uplink::Network {
