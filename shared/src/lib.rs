@@ -14,6 +14,7 @@
 pub mod estimate;
 pub mod fleet;
 pub mod ids;
+pub mod pairs;
 pub mod plan;
 pub mod policy;
 pub mod request;

@@ -1,7 +1,7 @@
 //! What hub and agent both do as programs on a network: start up, prove who they are, and talk.
 //!
 //! [`host`] starts a program (configuration, clock, tasks, signals, state folder); [`tls`] is identity and trust; [`quic`]
-//! carries work, [`join`] gets a node its certificate over it; [`mqtt`] carries telemetry and plans, and `broker` is the
+//! carries work, [`openai`] is the HTTP front, [`join`] gets a node its certificate over it; [`mqtt`] carries telemetry and plans, and `broker` is the
 //! broker inside the hub.
 //!
 //! Nothing here decides anything: no policy, no placement, no retry of requests, no knowledge of what a frame or a message
@@ -14,5 +14,6 @@ pub mod broker;
 pub mod host;
 pub mod join;
 pub mod mqtt;
+pub mod openai;
 pub mod quic;
 pub mod tls;

@@ -3,7 +3,7 @@
 use super::{PathReport, ReplicaReport, ReportFault};
 use crate::ids::NodeId;
 use crate::units::{Bytes, Fraction, MicroDollars, Watts};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// Level of a node in the hierarchy, lowest first.
@@ -73,6 +73,26 @@ pub struct Costs {
     pub output_per_million: Option<MicroDollars>,
 }
 
+/// [`Costs`] for reading what a newer sender wrote: unknown fields are ignored here, while in a configuration they are mistakes.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LooseCosts {
+    busy: Option<Watts>,
+    prompt_per_million: Option<MicroDollars>,
+    output_per_million: Option<MicroDollars>,
+}
+
+impl Costs {
+    /// For `#[serde(deserialize_with = …)]` in messages.
+    ///
+    /// # Errors
+    /// The deserializer's.
+    pub(crate) fn loosely<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let LooseCosts { busy, prompt_per_million, output_per_million } = LooseCosts::deserialize(deserializer)?;
+        Ok(Self { busy, prompt_per_million, output_per_million })
+    }
+}
+
 /// What a node is: published retained, when it changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
@@ -87,7 +107,7 @@ pub struct Inventory {
     #[serde(default)]
     pub machine: Machine,
     /// What work on it costs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "Costs::loosely")]
     pub costs: Costs,
     /// Addresses (`host:port`) where other agents reach its QUIC endpoint.
     #[serde(default)]

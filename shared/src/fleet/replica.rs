@@ -58,6 +58,9 @@ pub struct Load {
     pub active: u32,
     /// Requests that wait here for a slot.
     pub queued: u32,
+    /// Requests that may wait here; more are refused `busy`.
+    #[serde(default)]
+    pub queue_max: u32,
     /// Tokens that the running and waiting ones may still generate, with their prompts.
     pub backlog: Tokens,
 }
@@ -83,6 +86,14 @@ pub struct ReplicaReport {
     /// Its speed; absent until measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
+}
+
+impl Load {
+    /// Whether there is neither a slot nor room to wait.
+    #[must_use]
+    pub const fn full(&self) -> bool {
+        self.active >= self.slots && self.queued >= self.queue_max
+    }
 }
 
 impl ReplicaReport {

@@ -1,6 +1,6 @@
 //! What a decision maker knows of the fleet: kept incrementally, indexed, each fact with the moment it was true.
 
-use super::{Costs, Hop, Load, NodeState, PathReport, ReplicaReport, Tier};
+use super::{Costs, Hop, Load, Machine, NodeState, PathReport, ReplicaReport, Tier};
 use crate::ids::{NodeId, ScopeId, VariantId};
 use crate::units::{Micros, Moment};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub struct NodeView {
     pub state: NodeState,
     /// What work on it costs.
     pub costs: Costs,
+    /// What the machine is, as far as it is known here.
+    #[serde(default)]
+    pub machine: Machine,
     /// What is loaded there.
     pub replicas: BTreeMap<VariantId, Aged<ReplicaReport>>,
     /// How the viewer reaches it, best first in the order of [`Hop`]. A path that does not carry data is not here.
@@ -49,6 +52,7 @@ impl NodeView {
             tier,
             state: NodeState::Seen,
             costs: Costs::default(),
+            machine: Machine::default(),
             replicas: BTreeMap::new(),
             paths: BTreeMap::new(),
             addresses: Vec::new(),
@@ -71,6 +75,13 @@ pub enum FleetDelta {
         costs: Costs,
         /// Where its QUIC endpoint listens.
         addresses: Vec<String>,
+    },
+    /// What the node's machine is, where the viewer plans for it.
+    Machine {
+        /// Which.
+        node: NodeId,
+        /// Its cores and memory.
+        machine: Machine,
     },
     /// Whether the node may be given work.
     State {
@@ -143,6 +154,7 @@ impl FleetView {
                 entry.costs = costs;
                 entry.addresses = addresses;
             }
+            FleetDelta::Machine { node, machine } => self.entry(node).machine = machine,
             FleetDelta::State { node, state } => self.entry(node).state = state,
             FleetDelta::Replicas { node, replicas, age } => self.replace_replicas(node, replicas, now.before(age)),
             FleetDelta::Peers { node, peers } => self.entry(node).peers = peers,

@@ -85,6 +85,7 @@ pub struct Record {
     /// What was asked for.
     pub service: ServiceId,
     /// What was needed.
+    #[serde(deserialize_with = "Needs::loosely")]
     pub needs: Needs,
     /// When it came, on the ingress' clock.
     pub arrived: Moment,

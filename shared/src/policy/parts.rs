@@ -14,6 +14,18 @@ pub trait Parts: 'static {
     const NAME: &'static str;
     /// One sentence: the idea.
     const SUMMARY: &'static str;
+    /// What it claims over other policies of its layer; the conformance suite holds it to that.
+    const CLAIMS: &'static [Claim] = &[];
+}
+
+/// A dispatch policy with the default configuration never predicts a later end than another one, for requests without wishes, but
+/// for this slack.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Claim {
+    /// The other policy's name.
+    pub never_worse_than: &'static str,
+    /// How much later it may be, as a share of the other's prediction.
+    pub slack: f64,
 }
 
 /// A policy written down: enough to make an equal one elsewhere.

@@ -2,7 +2,7 @@
 
 use crate::fleet::{Costs, Inventory, NodeState, PathReport, ReplicaReport, Telemetry, Tier};
 use crate::ids::{Instance, NodeId, PlanEpoch, SessionEpoch};
-use crate::plan::{Layer, Plan};
+use crate::plan::{Layer, Plan, Record};
 use crate::units::Micros;
 use crate::work::Catalogue;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ pub enum Topic {
     Telemetry(NodeId),
     /// What a node did with a plan.
     PlanAck(NodeId),
+    /// Requests that a node took in and that are over.
+    Records(NodeId),
     /// A plan for a node, retained.
     Plan(NodeId, Layer),
     /// What a node may know of the fleet.
@@ -39,6 +41,7 @@ impl Topic {
             Self::Inventory(node) => format!("{PREFIX}/nodes/{}/inventory", node.topic_level()),
             Self::Telemetry(node) => format!("{PREFIX}/nodes/{}/telemetry", node.topic_level()),
             Self::PlanAck(node) => format!("{PREFIX}/nodes/{}/plan-ack", node.topic_level()),
+            Self::Records(node) => format!("{PREFIX}/nodes/{}/records", node.topic_level()),
             Self::Plan(node, layer) => format!("{PREFIX}/plans/{}/{layer}", node.topic_level()),
             Self::View(node) => format!("{PREFIX}/views/{}", node.topic_level()),
         }
@@ -58,6 +61,7 @@ impl Topic {
             ("nodes", Some("inventory")) => Some(Self::Inventory(node)),
             ("nodes", Some("telemetry")) => Some(Self::Telemetry(node)),
             ("nodes", Some("plan-ack")) => Some(Self::PlanAck(node)),
+            ("nodes", Some("records")) => Some(Self::Records(node)),
             ("plans", Some(layer)) => Layer::ALL.into_iter().find(|l| l.name() == layer).map(|layer| Self::Plan(node, layer)),
             ("views", None) => Some(Self::View(node)),
             _ => None,
@@ -67,7 +71,7 @@ impl Topic {
     /// Whether the node itself may publish here.
     #[must_use]
     pub const fn from_node(&self) -> bool {
-        matches!(self, Self::Status(_) | Self::Inventory(_) | Self::Telemetry(_) | Self::PlanAck(_))
+        matches!(self, Self::Status(_) | Self::Inventory(_) | Self::Telemetry(_) | Self::PlanAck(_) | Self::Records(_))
     }
 
     /// Whose topic it is.
@@ -78,6 +82,7 @@ impl Topic {
             | Self::Inventory(node)
             | Self::Telemetry(node)
             | Self::PlanAck(node)
+            | Self::Records(node)
             | Self::Plan(node, _)
             | Self::View(node) => node,
         }
@@ -96,8 +101,7 @@ pub struct Session {
 /// A message of a node with its session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signed<T> {
-    /// Which session.
-    #[serde(flatten)]
+    /// Which session. Not flattened: messages have epochs of their own.
     pub session: Session,
     /// The message.
     #[serde(flatten)]
@@ -122,6 +126,20 @@ pub struct PlanAck {
     pub state: AckState,
 }
 
+/// Payload of `records`: at most [`Self::RECORDS_MAX`], oldest first. A node keeps what was not acknowledged and sends it
+/// again, so the hub takes each request once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Records {
+    /// The records.
+    pub records: Vec<Record>,
+}
+
+impl Records {
+    /// Most records in one message: with their eight decisions each they stay far below [`PAYLOAD_BYTES_MAX`] in the usual case;
+    /// a message of more is refused whole.
+    pub const RECORDS_MAX: usize = 64;
+}
+
 /// What a node did with a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -143,6 +161,8 @@ pub type PlanMessage = Plan;
 pub type InventoryMessage = Signed<Inventory>;
 /// Payload of `telemetry`.
 pub type TelemetryMessage = Signed<Telemetry>;
+/// Payload of `records`.
+pub type RecordsMessage = Signed<Records>;
 /// Payload of `status`.
 pub type StatusMessage = Signed<Status>;
 /// Payload of `plan-ack`.
@@ -176,7 +196,7 @@ pub struct ViewNode {
     /// Whether it may be given work.
     pub state: NodeState,
     /// What work on it costs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "Costs::loosely")]
     pub costs: Costs,
     /// Where its QUIC endpoint listens.
     #[serde(default)]

@@ -1,6 +1,7 @@
 //! What is asked: services with their variants, requests with their needs.
 
 mod header;
+mod loose;
 mod needs;
 mod request;
 mod residency;

@@ -1,8 +1,9 @@
 //! What clients ask for, and what can serve it.
 
+use super::loose::LooseCatalogue;
 use crate::ids::{ServiceId, VariantId};
 use crate::units::{Bytes, Quality, Tokens};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// Which engine executes a variant.
@@ -80,10 +81,16 @@ pub enum Named<'a> {
 }
 
 /// All services of the fleet.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(try_from = "LooseCatalogue")]
 pub struct Catalogue {
     services: BTreeMap<ServiceId, Service>,
+}
+
+impl Serialize for Catalogue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.services.serialize(serializer)
+    }
 }
 
 impl Catalogue {

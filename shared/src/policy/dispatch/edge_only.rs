@@ -26,12 +26,33 @@ impl Parts for EdgeOnly {
 
 impl DispatchPolicy for EdgeOnly {
     fn on_event(_: &Config, (): &mut (), scene: &Scene<'_>, event: &DispatchEvent<'_>, actions: &mut Vec<Action>) {
-        best_by(event, scene, actions, |_, choice| {
-            if choice.candidate.node == *scene.me {
-                Ok(choice.estimate.total)
-            } else {
-                Err(Reason::Policy(Self::NAME.to_owned()))
-            }
-        });
+        let may_use = |node: &_| if node == scene.me { Ok(()) } else { Err(Reason::Policy(Self::NAME.to_owned())) };
+        best_by(event, scene, actions, may_use, |_, choice| choice.estimate.total);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::story::{LARGE, SMALL, Story};
+    use super::*;
+    use crate::fleet::Tier;
+
+    #[test]
+    fn stays_here_however_slow_here_is() {
+        let story = Story::new().here(SMALL, 1.0).there("cloud/gpu", Tier::Cloud, LARGE, 1_000.0, 1);
+        assert_eq!(story.chosen::<EdgeOnly>(), "site/me with small");
+    }
+
+    #[test]
+    fn refuses_by_name_where_nothing_is_executed() {
+        let story = Story::new().there("cloud/gpu", Tier::Cloud, LARGE, 100.0, 1);
+        let reason = Reason::Policy("edge-only".to_owned());
+        assert_eq!(story.decide::<EdgeOnly>(), Action::Refuse { request: story.request.id, reason });
+    }
+
+    #[test]
+    fn waits_for_its_own_slot() {
+        let story = Story::new().here(SMALL, 10.0).busy("site/me", SMALL, 4, 8).there("cloud/gpu", Tier::Cloud, LARGE, 100.0, 1);
+        assert_eq!(story.decide::<EdgeOnly>(), Action::Wait { request: story.request.id, reason: Reason::Busy });
     }
 }

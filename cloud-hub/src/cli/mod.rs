@@ -1,0 +1,250 @@
+//! The commands. They speak to the running hub through its admin API; where that makes sense they work on the state folder
+//! itself while no hub runs. Nothing is decided here.
+
+mod explain;
+mod nodes;
+mod reach;
+mod serve;
+mod service;
+mod token;
+
+use crate::config::{Config, ConfigError};
+use crate::state::{StateDir, StateError};
+use clap::{Args, Parser, Subcommand};
+use shared::ids::{NodeId, RequestId};
+use shared_net::host::{Loaded, Sources, load};
+use std::path::PathBuf;
+
+pub use reach::ReachError;
+
+/// Environment variables begin so: `TIDEGATE_HUB__QUIC__LISTEN` sets `quic.listen`.
+const PREFIX: &str = "TIDEGATE_HUB";
+
+/// The hub of a Tidegate fleet: certificate authority, slow scheduling rounds, relay, ledger.
+#[derive(Debug, Parser)]
+#[command(name = "cloud-hub", version, about)]
+pub struct Arguments {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where configuration and state are.
+#[derive(Debug, Args)]
+struct Place {
+    /// Configuration file (TOML).
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// State folder.
+    #[arg(long, global = true, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Sets one configuration key, such as `--set quic.listen=[::]:7443`. May be given more than once.
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes the state folder: fleet authority, admin key, empty database.
+    Init {
+        /// The hub's name.
+        #[arg(long, default_value = "cloud/hub", value_name = "REGION/NAME")]
+        name: NodeId,
+        /// Address of the QUIC endpoint that join tokens carry. Port 0 stands for whichever the running hub has.
+        #[arg(long, default_value = "127.0.0.1:7443", value_name = "HOST:PORT")]
+        address: String,
+    },
+    /// Prints a join token.
+    Token(token::TokenArguments),
+    /// Runs the hub.
+    Serve(serve::ServeArguments),
+    /// Lists the nodes of the fleet.
+    Nodes {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Changes what the fleet serves.
+    Service {
+        #[command(subcommand)]
+        action: service::ServiceAction,
+    },
+    /// Throws a node out: its certificates are no longer good.
+    Revoke {
+        /// Which.
+        node: NodeId,
+    },
+    /// Empties a node: it finishes what it has and gets nothing new.
+    Drain {
+        /// Which.
+        node: NodeId,
+        /// Lets it work again.
+        #[arg(long)]
+        undo: bool,
+    },
+    /// Lists the newest requests.
+    Records {
+        /// How many.
+        #[arg(long, default_value_t = 20)]
+        last: usize,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tells why a request was executed where it was.
+    Explain {
+        /// Its id, as in the response header `x-request-id`.
+        request: RequestId,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Looks at the configuration.
+    Config {
+        #[command(subcommand)]
+        action: ConfigAction,
+    },
+    /// Lists the policies of every layer.
+    Policies,
+    /// Writes the files with which Mosquitto serves as the fleet's broker.
+    MosquittoConf {
+        /// Folder to write to.
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// Where Mosquitto shall listen.
+        #[arg(long, default_value = "0.0.0.0:8883", value_name = "ADDRESS:PORT")]
+        listen: std::net::SocketAddr,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigAction {
+    /// Says whether it can be used.
+    Check,
+    /// Shows each value with its origin.
+    Show,
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The configuration cannot be read.
+    #[error("reading the configuration")]
+    Load(#[from] shared_net::host::ConfigError),
+    /// The configuration cannot be used.
+    #[error("checking the configuration")]
+    Config(#[from] ConfigError),
+    /// A flag cannot be used.
+    #[error("{flag}: want {want}")]
+    Flag {
+        /// Which.
+        flag: &'static str,
+        /// What would be right.
+        want: String,
+    },
+    /// The state folder cannot be used.
+    #[error("using the state folder")]
+    State(#[from] StateError),
+    /// The hub, or its state, did not do what was asked.
+    #[error(transparent)]
+    Reach(#[from] ReachError),
+    /// The log cannot be started.
+    #[error("starting the log")]
+    Log(#[from] shared_net::host::LogError),
+    /// The hub did not start.
+    #[error("starting the hub")]
+    Start(#[from] crate::StartError),
+    /// Some task of the hub failed.
+    #[error("the hub did not stop cleanly")]
+    Stop(#[from] crate::StopError),
+    /// A file or a signal.
+    #[error("{doing}")]
+    Io {
+        /// What was being done.
+        doing: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Place {
+    fn load(&self, mut flags: Vec<(String, String)>) -> Result<Loaded<Config>, CliError> {
+        for set in &self.set {
+            let (key, value) =
+                set.split_once('=').ok_or_else(|| CliError::Flag { flag: "--set", want: "KEY=VALUE".to_owned() })?;
+            flags.push((key.to_owned(), value.to_owned()));
+        }
+        if let Some(state) = &self.state {
+            let text = state.to_str().ok_or_else(|| CliError::Flag { flag: "--state", want: "a path in UTF-8".to_owned() })?;
+            flags.push(("state".to_owned(), text.to_owned()));
+        }
+        let sources = Sources { file: self.config.clone(), prefix: PREFIX.to_owned(), flags, ..Sources::default() };
+        let loaded = load::<Config>(&sources.with_process_environment())?;
+        loaded.value.validate()?;
+        Ok(loaded)
+    }
+}
+
+/// Carries out one command. What it prints on standard output is its answer; everything else goes to standard error.
+///
+/// # Errors
+/// [`CliError`] says what was being done and what would be right.
+pub async fn run(arguments: Arguments) -> Result<(), CliError> {
+    let place = &arguments.place;
+    let plain = || Ok::<_, CliError>(place.load(Vec::new())?.value);
+    match arguments.command {
+        Command::Init { name, address } => init(&plain()?, &name, &address),
+        Command::Token(token) => token.run(&plain()?).await,
+        Command::Serve(serve) => serve.run(place.load(serve.flags())?.value).await,
+        Command::Nodes { json } => nodes::list(&plain()?, json).await,
+        Command::Service { action } => action.run(&plain()?).await,
+        Command::Revoke { node } => nodes::revoke(&plain()?, node).await,
+        Command::Drain { node, undo } => nodes::drain(&plain()?, node, !undo).await,
+        Command::Records { last, json } => explain::records(&plain()?, last, json).await,
+        Command::Explain { request, json } => explain::explain(&plain()?, request, json).await,
+        Command::Config { action } => show_config(&place.load(Vec::new())?, &action),
+        Command::Policies => {
+            print!("{}", nodes::policies());
+            Ok(())
+        }
+        Command::MosquittoConf { dir, listen } => mosquitto(&plain()?, &dir, listen),
+    }
+}
+
+fn init(config: &Config, name: &NodeId, address: &str) -> Result<(), CliError> {
+    if !crate::config::is_host_and_port(address) {
+        return Err(CliError::Flag { flag: "--address", want: "HOST:PORT at which agents reach this machine".to_owned() });
+    }
+    let state = StateDir::at(&config.state);
+    let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(0));
+    let authority = state.init(name, address, now)?;
+    println!("Made the fleet of {name} in {}.", state.path().display());
+    println!("Authority (SHA-256): {}", authority.fingerprint());
+    println!("Next: `cloud-hub serve --state {0}`, then `cloud-hub token --state {0} --site SITE`.", state.path().display());
+    Ok(())
+}
+
+fn show_config(loaded: &Loaded<Config>, action: &ConfigAction) -> Result<(), CliError> {
+    match action {
+        ConfigAction::Check => println!("The configuration can be used."),
+        ConfigAction::Show => {
+            for line in &loaded.shown {
+                println!("{} = {}  # {}", line.key, line.value, line.origin);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn mosquitto(config: &Config, dir: &std::path::Path, listen: std::net::SocketAddr) -> Result<(), CliError> {
+    let state = StateDir::at(&config.state);
+    let meta = state.read_meta()?;
+    let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(meta.clock.0));
+    crate::io::mosquitto::write(dir, &state.authority()?, &meta.hub, listen, now)
+        .map_err(|source| CliError::Io { doing: format!("writing Mosquitto's files to {}", dir.display()), source })?;
+    println!("Start the broker: mosquitto -c {}", dir.join("mosquitto.conf").display());
+    println!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", listen.port());
+    Ok(())
+}

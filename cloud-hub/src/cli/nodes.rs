@@ -1,0 +1,91 @@
+//! Commands about nodes, and the list of policies.
+
+use super::CliError;
+use super::reach::Reach;
+use crate::config::Config;
+use crate::logic::NodeRow;
+use crate::store::NodeRow as Registered;
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+use shared::ids::NodeId;
+use shared::policy;
+use std::fmt::Write;
+
+pub(super) async fn list(config: &Config, json: bool) -> Result<(), CliError> {
+    match Reach::find(config)?.nodes().await? {
+        Ok(rows) if json => println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
+        Ok(rows) => println!("{}", live(&rows)),
+        Err(rows) if json => println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
+        Err(rows) => {
+            eprintln!("No hub runs on this state folder: these are the registered nodes, and nothing is known of their state.");
+            println!("{}", registered(&rows));
+        }
+    }
+    Ok(())
+}
+
+fn labels<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn live(rows: &[NodeRow]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED);
+    table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "last fault"]);
+    for row in rows {
+        let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
+        let replicas: Vec<String> =
+            row.replicas.iter().map(|one| format!("{} {}/{}", one.variant, one.load.active, one.load.slots)).collect();
+        table.add_row([
+            row.node.to_string(),
+            format!("{:?}", row.tier).to_lowercase(),
+            state,
+            row.heard_ago.map_or_else(|| "never".to_owned(), |ago| format!("{ago} ago")),
+            row.rtt.map_or_else(String::new, |rtt| rtt.to_string()),
+            replicas.join("\n"),
+            labels(&row.labels),
+            row.last_fault.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn registered(rows: &[Registered]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_header(["node", "registered as", "labels"]);
+    for row in rows {
+        let state = match (row.revoked, row.drained) {
+            (Some(_), _) => "revoked",
+            (None, true) => "draining",
+            (None, false) => "member",
+        };
+        table.add_row([row.node.to_string(), state.to_owned(), labels(&row.labels)]);
+    }
+    table
+}
+
+pub(super) async fn revoke(config: &Config, node: NodeId) -> Result<(), CliError> {
+    Reach::find(config)?.revoke(node.clone()).await?;
+    println!("`{node}` is no longer in the fleet. It may join again with a fresh token.");
+    Ok(())
+}
+
+pub(super) async fn drain(config: &Config, node: NodeId, drain: bool) -> Result<(), CliError> {
+    Reach::find(config)?.drain(node.clone(), drain).await?;
+    println!("{}", if drain { format!("`{node}` gets nothing new.") } else { format!("`{node}` works again.") });
+    Ok(())
+}
+
+/// One line for each policy of each layer.
+pub(super) fn policies() -> String {
+    let mut text = String::new();
+    let mut line = |layer: &str, name: &str, summary: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{layer:<11} {name:<18} {summary}");
+    };
+    policy::timescale::TABLE.iter().for_each(|row| line("timescale", row.name, row.summary));
+    policy::placement::TABLE.iter().for_each(|row| line("placement", row.name, row.summary));
+    policy::offload::TABLE.iter().for_each(|row| line("offload", row.name, row.summary));
+    policy::allocation::TABLE.iter().for_each(|row| line("allocation", row.name, row.summary));
+    policy::dispatch::TABLE.iter().for_each(|row| line("dispatch", row.name, row.summary));
+    text
+}

@@ -1,0 +1,50 @@
+//! `cloud-hub serve`.
+
+use super::CliError;
+use crate::config::Config;
+use clap::Args;
+use shared_net::host::{init_tracing, shutdown_signal};
+use std::net::SocketAddr;
+
+/// Flags for the values that are changed most; every other key by `--set`.
+#[derive(Debug, Args)]
+pub(super) struct ServeArguments {
+    /// UDP address for agents (key `quic.listen`).
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    quic: Option<SocketAddr>,
+    /// TCP address of the OpenAI API (key `http.listen`).
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
+    /// TCP address of admin API and metrics (key `admin.listen`).
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    admin: Option<SocketAddr>,
+    /// TCP address of the embedded broker (key `mqtt.listen`).
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    mqtt: Option<SocketAddr>,
+}
+
+impl ServeArguments {
+    pub(super) fn flags(&self) -> Vec<(String, String)> {
+        [("quic.listen", self.quic), ("http.listen", self.http), ("admin.listen", self.admin), ("mqtt.listen", self.mqtt)]
+            .into_iter()
+            .filter_map(|(key, address)| Some((key.to_owned(), address?.to_string())))
+            .collect()
+    }
+
+    pub(super) async fn run(&self, config: Config) -> Result<(), CliError> {
+        init_tracing(&config.log)?;
+        let hub = crate::start(config).await?;
+        let addresses = hub.addresses();
+        println!("agents (QUIC)  udp {}", addresses.quic);
+        println!("OpenAI API     http://{}/v1", addresses.http);
+        println!("admin, metrics http://{}", addresses.admin);
+        println!("MQTT broker    {}", addresses.broker);
+        let ended = tokio::select! {
+            signal = shutdown_signal() => signal.map_err(|source| CliError::Io { doing: "waiting for signals".to_owned(), source })?,
+            () = hub.failed() => "a failed task",
+        };
+        tracing::info!(because = ended, "stopping");
+        hub.shutdown().await?;
+        Ok(())
+    }
+}

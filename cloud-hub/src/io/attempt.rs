@@ -1,0 +1,137 @@
+//! One attempt to have a request of the hub's own API executed by an agent: the stream to it, from header to end.
+
+use super::input::{Inbox, Input};
+use crate::logic::HubEvent;
+use shared::plan::Failure;
+use shared::request::AttemptEvent;
+use shared::units::Tokens;
+use shared::wire::Frame;
+use shared::wire::frame::{CHUNK_BYTES_MAX, Chunk, TokenBatch};
+use shared::work::ExecHeader;
+use shared_net::openai::Answer;
+use shared_net::quic::{FrameReader, FrameWriter, Link, StreamError};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Ids of the tokens that the client already has, for continuing elsewhere. As many as the request may generate.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Delivered(Arc<Mutex<Vec<u32>>>);
+
+impl Delivered {
+    fn add(&self, ids: &[u32]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(ids);
+    }
+
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Everything that an attempt needs.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) link: Link,
+    pub(crate) header: ExecHeader,
+    /// To the client.
+    pub(crate) answers: mpsc::Sender<Answer>,
+    pub(crate) delivered: Delivered,
+    /// The encoded body, once the driver sends it.
+    pub(crate) body: oneshot::Receiver<Vec<u8>>,
+    pub(crate) inbox: Inbox,
+    pub(crate) cancel: CancellationToken,
+}
+
+impl Attempt {
+    /// Carries the attempt out. Cancelling it resets the stream, and then nothing more is told.
+    pub(crate) async fn run(self) {
+        let (attempt, inbox, cancel) = (self.header.attempt, self.inbox.clone(), self.cancel.clone());
+        let ended = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return,
+            ended = self.carry() => ended,
+        };
+        // Fails only when the hub is stopping.
+        drop(inbox.send(Input::Event(HubEvent::Remote(attempt, ended))).await);
+    }
+
+    async fn carry(self) -> AttemptEvent {
+        let target = self.header.target.to_string();
+        let broken = || AttemptEvent::Failed(Failure::Broken(target.clone()));
+        let Ok(stream) = self.link.open().await else { return broken() };
+        let (mut reader, mut writer) = (stream.reader, stream.writer);
+        let header = Frame::Header(Box::new(self.header.clone()));
+        if writer.write(&header).await.is_err() {
+            return broken();
+        }
+        let Self { body, .. } = self;
+        let listener = Listener { header: self.header, answers: self.answers, delivered: self.delivered, inbox: self.inbox };
+        tokio::select! {
+            ended = listener.listen(&mut reader) => ended.unwrap_or_else(broken),
+            () = feed(writer, body) => broken(),
+        }
+    }
+}
+
+/// Sends the body once it is there. Ends only when that fails; the reading side decides how the attempt ends.
+async fn feed(mut writer: FrameWriter, body: oneshot::Receiver<Vec<u8>>) {
+    let sent = async {
+        let Ok(body) = body.await else { return Ok(()) };
+        let mut chunks = body.chunks(CHUNK_BYTES_MAX).peekable();
+        while let Some(bytes) = chunks.next() {
+            let chunk = Chunk { bytes: bytes.to_vec(), last: chunks.peek().is_none() };
+            writer.write(&Frame::Body(chunk)).await?;
+        }
+        writer.finish().await
+    };
+    let sent: Result<(), StreamError> = sent.await;
+    // An executor that stops reading says why on the other direction, or is gone and that is seen there.
+    if let Err(error) = sent {
+        tracing::debug!(%error, "a request's body was not taken");
+    }
+    std::future::pending().await
+}
+
+struct Listener {
+    header: ExecHeader,
+    answers: mpsc::Sender<Answer>,
+    delivered: Delivered,
+    inbox: Inbox,
+}
+
+impl Listener {
+    /// Reads until the end of the attempt; nothing when the stream broke or made no sense.
+    async fn listen(&self, reader: &mut FrameReader) -> Option<AttemptEvent> {
+        let mut accepted = false;
+        loop {
+            match reader.read().await.ok()?? {
+                Frame::Accepted(load) if !accepted => {
+                    accepted = true;
+                    self.tell(AttemptEvent::Accepted(load)).await?;
+                }
+                Frame::Refused(reason, load) if !accepted => return Some(AttemptEvent::Refused(reason, load)),
+                Frame::Progress if accepted => self.tell(AttemptEvent::Progress).await?,
+                Frame::Tokens(batch) if accepted => self.content(batch).await?,
+                Frame::End(end) if accepted => return Some(AttemptEvent::Ended(end.finish, end.usage)),
+                Frame::Failed(failure) => return Some(AttemptEvent::Failed(failure)),
+                _ => return None,
+            }
+        }
+    }
+
+    async fn tell(&self, event: AttemptEvent) -> Option<()> {
+        self.inbox.send(Input::Event(HubEvent::Remote(self.header.attempt, event))).await.ok()
+    }
+
+    /// Content reaches the client only when the core says so: a late batch of an attempt that was given up must not.
+    async fn content(&self, batch: TokenBatch) -> Option<()> {
+        let (verdict, decided) = oneshot::channel();
+        self.inbox.send(Input::Content(self.header.attempt, Tokens(batch.count), verdict)).await.ok()?;
+        if decided.await.ok()? {
+            self.delivered.add(&batch.ids);
+            // A client that is gone is noticed by its watcher.
+            drop(self.answers.send(Answer::Tokens(batch)).await);
+        }
+        Some(())
+    }
+}

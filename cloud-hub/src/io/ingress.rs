@@ -1,0 +1,53 @@
+//! The hub as a place where clients ask: the OpenAI front's host.
+
+use super::input::{Inbox, Input};
+use shared::ids::NodeId;
+use shared::plan::Reason;
+use shared::work::{Catalogue, Residency};
+use shared_net::openai::{Answer, Ask, Ingress, Refusal};
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Answers that wait for a client. A batch of tokens comes about every 10 ms, so this is half a second of a slow reader; then
+/// flow control holds the executor back.
+const ANSWERS_MAX: usize = 64;
+
+/// Hands requests to the driver.
+#[derive(Clone, Debug)]
+pub(crate) struct HubIngress {
+    pub(crate) me: NodeId,
+    pub(crate) catalogue: watch::Receiver<Arc<Catalogue>>,
+    pub(crate) inbox: Inbox,
+}
+
+impl Ingress for HubIngress {
+    fn node(&self) -> NodeId {
+        self.me.clone()
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.catalogue.borrow())
+    }
+
+    fn residency_allowed(&self, residency: Residency) -> Result<(), String> {
+        match residency {
+            Residency::Anywhere => Ok(()),
+            Residency::Site | Residency::Node => {
+                Err("the hub stands outside every site: send such a request to an agent at the site".to_owned())
+            }
+        }
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<mpsc::Receiver<Answer>, Refusal> {
+        let (answers, received) = mpsc::channel(ANSWERS_MAX);
+        let (taken, was_taken) = oneshot::channel();
+        let stopping = |()| Refusal(Reason::Draining);
+        self.inbox.send(Input::Ask { ask: Box::new(ask), answers, taken }).await.map_err(|_| stopping(()))?;
+        was_taken.await.map_err(|_| stopping(()))??;
+        Ok(received)
+    }
+
+    fn degraded(&self) -> bool {
+        false
+    }
+}

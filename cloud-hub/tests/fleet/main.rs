@@ -1,0 +1,7 @@
+//! A real hub in this process, and agents that are made of nothing but the wire: what a hub promises to both.
+
+mod agent;
+mod api;
+mod joining;
+mod serving;
+mod world;

@@ -1,0 +1,45 @@
+//! What a client asks for beyond plain text, as far as an engine that computes itself can judge it.
+
+use shared::plan::Failure;
+use shared::wire::Body;
+
+/// Longest part of a parameter's name that is repeated to the client.
+const NAME_CHARS_MAX: usize = 64;
+
+/// Refuses by name what is not among `capabilities`.
+pub(super) fn refuse_extras(body: &Body, capabilities: &[String]) -> Result<(), Failure> {
+    let Some(extras) = &body.passthrough else { return Ok(()) };
+    let bad = |param: Option<String>, message: String| Err(Failure::BadRequest { param, message });
+    let Ok(serde_json::Value::Object(extras)) = serde_json::from_str(extras) else {
+        return bad(None, "further parameters must be a JSON object".to_owned());
+    };
+    match extras.iter().find(|(name, value)| !value.is_null() && !capabilities.contains(name)) {
+        Some((name, _)) => {
+            let name: String = name.chars().take(NAME_CHARS_MAX).collect();
+            let message = format!("the model's engine does not support `{name}`");
+            bad(Some(name), message)
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::wire::body::{Prompt, Sampling};
+
+    #[test]
+    fn what_is_lacking_is_named() {
+        let body = |extras: &str| Body {
+            prompt: Prompt::Plain(String::new()),
+            sampling: Sampling::default(),
+            passthrough: Some(extras.to_owned()),
+            resume: Vec::new(),
+        };
+        assert_eq!(refuse_extras(&body(r#"{"tools":null}"#), &[]), Ok(()));
+        assert_eq!(refuse_extras(&body(r#"{"tools":[]}"#), &["tools".to_owned()]), Ok(()));
+        let refused = refuse_extras(&body(r#"{"tools":[]}"#), &[]);
+        assert!(matches!(refused, Err(Failure::BadRequest { param: Some(name), .. }) if name == "tools"));
+        assert!(refuse_extras(&body("[1]"), &[]).is_err());
+    }
+}

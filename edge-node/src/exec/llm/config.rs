@@ -1,0 +1,145 @@
+//! What an operator says of an embedded model, and what can be wrong with it.
+
+use serde::{Deserialize, Serialize};
+use shared::ids::VariantId;
+use shared::units::{Bytes, Tokens};
+use std::path::PathBuf;
+
+/// An embedded model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LlmConfig {
+    /// What it serves.
+    pub variant: VariantId,
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// SHA-256 of the file in hex; checked before anything in it is believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// What brings the file, shown when it is missing or damaged, such as `make model`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Longest prompt and output together; the model's own, at most [`CONTEXT_DEFAULT_MAX`], when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<Tokens>,
+    /// Requests that run at once. Each reserves the cache of a whole context.
+    #[serde(default = "slots_default")]
+    pub slots: u32,
+    /// Threads that compute, all models of the process together; all cores but one when absent. Takes effect through
+    /// [`super::set_threads`], which a program calls before it starts any thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Memory for weights and caches; what the machine has available at loading when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_max: Option<Bytes>,
+    /// Form of the key-value cache.
+    #[serde(default)]
+    pub cache: CacheForm,
+    /// A reader that has not drained its sink for so long loses its slot, in milliseconds.
+    #[serde(default = "stall_default")]
+    pub stall_ms_max: u64,
+}
+
+/// Context when none is configured and the model could do more: with caches for it reserved up front, a model's own
+/// 128 Ki would often not fit the machine at all.
+pub const CONTEXT_DEFAULT_MAX: u32 = 8_192;
+
+const fn slots_default() -> u32 {
+    2
+}
+
+/// Long enough for a phone in a lift, short enough that a client who never reads does not hold a slot for good.
+const fn stall_default() -> u64 {
+    30_000
+}
+
+/// Form of the key-value cache in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheForm {
+    /// Exact.
+    #[default]
+    F32,
+    /// Half the memory; slower on CPUs, which widen it in every step, and slightly lossy.
+    F16,
+}
+
+/// Why a model is not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// No such file.
+    #[error("model file {} is missing{}", path.display(), bring(hint))]
+    Missing {
+        /// Which.
+        path: PathBuf,
+        /// What brings it.
+        hint: Option<String>,
+    },
+    /// The file cannot be read.
+    #[error("model file {} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not the expected one.
+    #[error("model file {} is damaged or another one: its SHA-256 is {actual}, want {expected}{}", path.display(), bring(hint))]
+    Hash {
+        /// Which.
+        path: PathBuf,
+        /// Configured.
+        expected: String,
+        /// Computed.
+        actual: String,
+        /// What brings the right one.
+        hint: Option<String>,
+    },
+    /// Not a GGUF file, cut off, or contradicting itself.
+    #[error("model file {} is damaged: {what}{}", path.display(), bring(hint))]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+        /// What brings a good one.
+        hint: Option<String>,
+    },
+    /// A good file that this engine cannot run.
+    #[error("model file {} is not supported: {what}", path.display())]
+    Unsupported {
+        /// Which.
+        path: PathBuf,
+        /// What is missing in the engine.
+        what: String,
+    },
+    /// It would not fit.
+    #[error(
+        "not enough memory: {weights} for weights and {cache} for {slots} x {context} of cache exceed the {budget} that are {origin}; \
+         use fewer slots, a shorter context or a smaller model"
+    )]
+    Memory {
+        /// For weights, as loaded.
+        weights: Bytes,
+        /// For all caches.
+        cache: Bytes,
+        /// Requests at once.
+        slots: u32,
+        /// Of each.
+        context: Tokens,
+        /// What there is.
+        budget: Bytes,
+        /// Whether it was configured or found.
+        origin: &'static str,
+    },
+    /// The engine was stopped while loading.
+    #[error("stopped while loading")]
+    Stopped,
+    /// A computation failed.
+    #[error("the warm-up failed: {0}")]
+    Compute(#[from] candle_core::Error),
+}
+
+fn bring(hint: &Option<String>) -> String {
+    hint.as_ref().map(|hint| format!("; `{hint}` brings it")).unwrap_or_default()
+}

@@ -1,0 +1,218 @@
+//! From a GGUF file to a model in memory, with its size accounted before any weight is read.
+
+use super::cache::Cache;
+use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError};
+use super::gguf::Gguf;
+use super::model::{Layer, Model, Rotation, Shape};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{Device, Tensor};
+use shared::units::{Bytes, Tokens};
+use std::sync::Arc;
+
+/// No dimension of a model that one machine runs is larger: above it, the file is damaged, and products would overflow.
+const SIZE_MAX: usize = 1 << 22;
+
+/// The form in which weights of this type are held: types without a fast kernel are requantised (the scalar fallback is
+/// about five times slower), and whole numbers of 16 bits are widened, because products on CPUs are computed in f32.
+const fn loaded_form(stored: GgmlDType) -> GgmlDType {
+    match stored {
+        GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 | GgmlDType::Q8_1 => GgmlDType::Q8_0,
+        GgmlDType::F16 | GgmlDType::BF16 => GgmlDType::F32,
+        other => other,
+    }
+}
+
+/// Memory of a weight as loaded. Kernels for wide vectors keep a second, tiled copy of some types, made at their first
+/// product; it is counted whether or not this CPU has them, since the figure is compared between machines.
+fn loaded_bytes(stored: GgmlDType, dims: &[usize]) -> u64 {
+    let form = loaded_form(stored);
+    // A damaged file may claim any size: saturate, and let the comparison with the budget refuse it.
+    let elements = dims.iter().fold(1_u64, |product, dim| product.saturating_mul(*dim as u64)).min(1 << 50);
+    let plain = elements.div_ceil(form.block_size() as u64) * form.type_size() as u64;
+    let tiled = match (form, dims) {
+        (GgmlDType::Q8_0, [rows, width]) if rows % 16 == 0 && width % 256 == 0 => plain,
+        (GgmlDType::Q4K, _) => plain * 4 / 3,
+        (GgmlDType::Q6K, _) => plain * 3 / 2,
+        _ => 0,
+    };
+    plain + tiled
+}
+
+/// What a model takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Footprint {
+    pub(super) weights: Bytes,
+    pub(super) cache: Bytes,
+}
+
+impl Footprint {
+    fn new(gguf: &Gguf, shape: &Shape, config: &LlmConfig) -> Self {
+        let tensors: u64 =
+            gguf.tensors().map(|(_, info)| loaded_bytes(info.ggml_dtype, info.shape.dims())).fold(0, u64::saturating_add);
+        let rotation = (shape.context * shape.head * 4) as u64;
+        let cache = Cache::bytes_max(shape, config.cache).saturating_mul(u64::from(config.slots));
+        Self { weights: Bytes(tensors + rotation), cache: Bytes(cache) }
+    }
+
+    pub(super) fn total(&self) -> Bytes {
+        self.weights + self.cache
+    }
+
+    fn check(&self, shape: &Shape, config: &LlmConfig) -> Result<(), ModelError> {
+        let (budget, origin) = match config.memory_max {
+            Some(configured) => (configured, "configured"),
+            None => (memory_available(), "available"),
+        };
+        if self.total() <= budget {
+            return Ok(());
+        }
+        let context = Tokens(u32::try_from(shape.context).unwrap_or(u32::MAX));
+        Err(ModelError::Memory { weights: self.weights, cache: self.cache, slots: config.slots, context, budget, origin })
+    }
+}
+
+/// Memory that programs can still take, within the limit of the control group if there is one. Where the system does not
+/// tell, nothing is refused: unknown is not zero.
+fn memory_available() -> Bytes {
+    let Ok(mut system) = sysinfo::System::new() else { return Bytes(u64::MAX) };
+    system.refresh_memory();
+    let free = system.available_memory();
+    Bytes(system.cgroup_limits().map_or(free, |limits| free.min(limits.free_memory)))
+}
+
+/// Reads the sizes of the model from the metadata.
+pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError> {
+    let architecture = gguf.text("general.architecture")?;
+    if architecture != "llama" {
+        return Err(gguf.unsupported(format!("architecture `{architecture}`, want `llama`")));
+    }
+    if gguf.count_maybe("llama.expert_count")?.unwrap_or(0) > 0 {
+        return Err(gguf.unsupported("a mixture of experts"));
+    }
+    let heads = gguf.count("llama.attention.head_count")?;
+    let hidden = gguf.count("llama.embedding_length")?;
+    let kv_heads = gguf.count_maybe("llama.attention.head_count_kv")?.unwrap_or(heads);
+    let head = gguf.count_maybe("llama.attention.key_length")?.unwrap_or_else(|| hidden / heads.max(1));
+    if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || head == 0 || head % 2 != 0 {
+        return Err(gguf.damaged(format!("{heads} heads, {kv_heads} key heads of width {head} cannot be")));
+    }
+    if gguf.count_maybe("llama.rope.dimension_count")?.is_some_and(|width| width != head) {
+        return Err(gguf.unsupported("rotation of a part of each head"));
+    }
+    let context = context(gguf, config)?;
+    let vocabulary = gguf.texts("tokenizer.ggml.tokens")?.len();
+    let (layers, inner) = (gguf.count("llama.block_count")?, gguf.count("llama.feed_forward_length")?);
+    if [layers, hidden, heads, head, inner, context].iter().any(|size| *size > SIZE_MAX) {
+        return Err(gguf.damaged(format!("a size above {SIZE_MAX}")));
+    }
+    Ok(Shape {
+        layers,
+        hidden,
+        heads,
+        kv_heads,
+        head,
+        inner,
+        vocabulary,
+        context,
+        epsilon: gguf.real("llama.attention.layer_norm_rms_epsilon")? as f32,
+    })
+}
+
+fn context(gguf: &Gguf, config: &LlmConfig) -> Result<usize, ModelError> {
+    let trained = gguf.count("llama.context_length")?;
+    let wanted = config.context.map_or_else(|| trained.min(CONTEXT_DEFAULT_MAX as usize), |context| context.0 as usize);
+    if wanted == 0 || wanted > trained {
+        return Err(gguf.unsupported(format!("a context of {wanted}: the model was trained for 1 to {trained}")));
+    }
+    Ok(wanted)
+}
+
+/// Loads the model, after its memory was found to fit.
+pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool) -> Result<(Model, Footprint), ModelError> {
+    let shape = shape(gguf, config)?;
+    let footprint = Footprint::new(gguf, &shape, config);
+    footprint.check(&shape, config)?;
+
+    let Shape { hidden, heads, kv_heads, head, inner, vocabulary, .. } = shape;
+    let embedding = Arc::new(weight(gguf, "token_embd.weight", &[vocabulary, hidden])?);
+    let mut layers = Vec::new();
+    for index in 0..shape.layers {
+        if !go_on() {
+            return Err(ModelError::Stopped);
+        }
+        let name = |part: &str| format!("blk.{index}.{part}.weight");
+        layers.push(Layer {
+            attention_norm: norm(gguf, &name("attn_norm"), hidden)?,
+            query: product(gguf, &name("attn_q"), &[heads * head, hidden])?,
+            key: product(gguf, &name("attn_k"), &[kv_heads * head, hidden])?,
+            value: product(gguf, &name("attn_v"), &[kv_heads * head, hidden])?,
+            output: product(gguf, &name("attn_output"), &[hidden, heads * head])?,
+            inner_norm: norm(gguf, &name("ffn_norm"), hidden)?,
+            gate: product(gguf, &name("ffn_gate"), &[inner, hidden])?,
+            up: product(gguf, &name("ffn_up"), &[inner, hidden])?,
+            down: product(gguf, &name("ffn_down"), &[hidden, inner])?,
+        });
+    }
+    let embedding = QMatMul::from_arc(embedding)?;
+    // Tied weights: the head is the embedding, in the same memory.
+    let head = if gguf.has("output.weight") { product(gguf, "output.weight", &[vocabulary, hidden])? } else { embedding.clone() };
+    let model = Model {
+        norm: norm(gguf, "output_norm.weight", hidden)?,
+        rotation: rotation(gguf, &shape)?,
+        shape,
+        embedding,
+        layers,
+        head,
+    };
+    Ok((model, footprint))
+}
+
+fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
+    let base = gguf.real_maybe("llama.rope.freq_base")?.unwrap_or(10_000.0);
+    let scale = match gguf.text_maybe("llama.rope.scaling.type") {
+        None | Some("none") => 1.0,
+        Some("linear") => gguf.real_maybe("llama.rope.scaling.factor")?.unwrap_or(1.0),
+        Some(other) => return Err(gguf.unsupported(format!("`{other}` scaling of positions"))),
+    };
+    let factors = if gguf.has("rope_freqs.weight") {
+        let tensor = gguf.tensor("rope_freqs.weight", &[shape.head / 2])?;
+        let factors: Vec<f32> = tensor.dequantize(&Device::Cpu)?.to_vec1()?;
+        if factors.iter().any(|factor| !factor.is_finite() || *factor <= 0.0) {
+            return Err(gguf.damaged("`rope_freqs.weight` has factors that are not positive"));
+        }
+        Some(factors)
+    } else {
+        None
+    };
+    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale)?)
+}
+
+fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Tensor, ModelError> {
+    Ok(gguf.tensor(name, &[width])?.dequantize(&Device::Cpu)?)
+}
+
+fn product(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<QMatMul, ModelError> {
+    Ok(QMatMul::from_qtensor(weight(gguf, name, shape)?)?)
+}
+
+fn weight(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<QTensor, ModelError> {
+    let stored = gguf.tensor(name, shape)?;
+    let form = loaded_form(stored.dtype());
+    if form == stored.dtype() {
+        return Ok(stored);
+    }
+    Ok(QTensor::quantize(&stored.dequantize(&Device::Cpu)?, form)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_the_loaded_form() {
+        assert_eq!(loaded_bytes(GgmlDType::Q4_1, &[576, 576]), 576 * 576 / 32 * 34);
+        assert_eq!(loaded_bytes(GgmlDType::Q4_1, &[576, 1536]), 2 * 576 * 1536 / 32 * 34, "with the tiled copy");
+        assert_eq!(loaded_bytes(GgmlDType::F16, &[10]), 40);
+        assert_eq!(loaded_bytes(GgmlDType::F32, &[10]), 40);
+    }
+}

@@ -1,0 +1,279 @@
+//! The embedded engine: llama-family models from GGUF files, computed in this process.
+//!
+//! Three pieces in a row. [`Llm`] takes jobs and counts slots. A thread named after the variant turns text into tokens, so
+//! that megabytes of it never stop the other requests. The computing thread loads the model, measures it, and then runs all
+//! requests step by step. Nothing but these threads touches the model, and neither ever waits for a reader.
+
+mod cache;
+mod config;
+mod gguf;
+mod load;
+mod model;
+mod pieces;
+mod sampling;
+mod seat;
+mod stop;
+mod template;
+mod threads;
+mod tokenizer;
+mod warm;
+mod worker;
+
+pub use cache::Cache;
+pub use config::{CONTEXT_DEFAULT_MAX, CacheForm, LlmConfig, ModelError};
+pub use model::{Model, Shape};
+pub use template::Texts;
+pub use threads::{TooLate, set_threads};
+pub use tokenizer::Tokenizer;
+
+use super::extras::refuse_extras;
+use super::hold::Hold;
+use super::rates::Learner;
+use super::{Engine, ExecEvent, Hung, Job, PROGRESS_EVERY, StartError};
+use futures_util::future::BoxFuture;
+use gguf::Gguf;
+use seat::{Claim, Seat};
+use shared::fleet::{Load, ReplicaReport, ReplicaState};
+use shared::ids::VariantId;
+use shared::plan::{Failure, Reason};
+use shared::units::{Bytes, Tokens};
+use shared::wire::Body;
+use shared::work::EngineKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Loads a model and its texts into memory, for whoever runs layers by himself.
+///
+/// # Errors
+/// [`ModelError`] says what is wrong with the file, or that it would not fit.
+pub fn load(config: &LlmConfig) -> Result<(Model, Texts), ModelError> {
+    let mut gguf = Gguf::open(config, &|| true)?;
+    let texts = Texts::from_gguf(&gguf)?;
+    let (model, _) = load::load(&mut gguf, config, &|| true)?;
+    Ok((model, texts))
+}
+
+/// An embedded model as an engine.
+#[derive(Debug)]
+pub struct Llm {
+    variant: VariantId,
+    slots: u32,
+    open: Arc<AtomicU32>,
+    /// Absent once the engine shuts down.
+    jobs: Mutex<Option<SyncSender<(Job, Hold)>>>,
+    stop: Arc<AtomicBool>,
+    ended: CancellationToken,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    report: watch::Sender<ReplicaReport>,
+}
+
+impl Llm {
+    /// Starts loading, and returns at once.
+    ///
+    /// # Errors
+    /// [`StartError`] for slots that cannot be, or when no thread can be had. What is wrong with the file shows later, as
+    /// [`ReplicaState::Failed`].
+    pub fn start(config: LlmConfig) -> Result<Self, StartError> {
+        super::config::check_slots(&config.variant, config.slots)?;
+        let (variant, slots) = (config.variant.clone(), config.slots);
+        let report = watch::Sender::new(ReplicaReport {
+            variant: variant.clone(),
+            engine: EngineKind::Llm,
+            state: ReplicaState::Loading,
+            load: Load { slots, ..Load::default() },
+            memory: Bytes(0),
+            context: config.context.unwrap_or_default(),
+            capabilities: Vec::new(),
+            profile: None,
+        });
+        // As many places as slots: whoever holds a slot always finds one.
+        let (sender, jobs) = sync_channel(slots as usize);
+        let (stop, ended) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
+        let thread = Thread { config, stop: Arc::clone(&stop), report: report.clone(), _ended: ended.clone().drop_guard() };
+        let handle = std::thread::Builder::new()
+            .name(thread_name("llm", &variant))
+            .spawn(move || thread.run(jobs))
+            .map_err(|source| StartError::Thread { variant: variant.clone(), source })?;
+        let open = Arc::new(AtomicU32::new(0));
+        Ok(Self { variant, slots, open, jobs: Mutex::new(Some(sender)), stop, ended, thread: Mutex::new(Some(handle)), report })
+    }
+
+    fn begin_stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl Engine for Llm {
+    fn variant(&self) -> &VariantId {
+        &self.variant
+    }
+
+    fn watch(&self) -> watch::Receiver<ReplicaReport> {
+        self.report.subscribe()
+    }
+
+    fn submit(&self, job: Job) -> Result<(), Reason> {
+        super::check_ready(&self.report.borrow().state)?;
+        let hold = Hold::take(&self.open, self.slots).ok_or(Reason::Busy)?;
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = jobs.as_ref().ok_or(Reason::Draining)?;
+        sender.try_send((job, hold)).map_err(|_| Reason::Busy)
+    }
+
+    fn shutdown(&self, within: Duration) -> BoxFuture<'_, Result<(), Hung>> {
+        Box::pin(async move {
+            self.report.send_modify(|report| report.state = ReplicaState::Draining);
+            self.begin_stop();
+            let hung = |_| Hung { variant: self.variant.clone(), within };
+            tokio::time::timeout(within, self.ended.cancelled()).await.map_err(hung)?;
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // It has said its last word, so this does not wait; a panic in it was caught and reported.
+            thread.map(JoinHandle::join);
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Llm {
+    fn drop(&mut self) {
+        self.begin_stop();
+    }
+}
+
+fn thread_name(what: &str, variant: &VariantId) -> String {
+    // The kernel shows fifteen bytes.
+    format!("{what}-{variant}").chars().take(15).collect()
+}
+
+/// What the computing thread is born with.
+struct Thread {
+    config: LlmConfig,
+    stop: Arc<AtomicBool>,
+    report: watch::Sender<ReplicaReport>,
+    _ended: DropGuard,
+}
+
+impl Thread {
+    fn run(self, jobs: Receiver<(Job, Hold)>) {
+        let variant = &self.config.variant;
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.live(jobs)));
+        let failed = match outcome {
+            Ok(Ok(())) => "stopped".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the computing thread panicked".to_owned(),
+        };
+        tracing::info!(%variant, why = failed, "model unloaded");
+        self.report.send_modify(|report| report.state = ReplicaState::Failed(failed));
+    }
+
+    fn live(&self, jobs: Receiver<(Job, Hold)>) -> Result<(), ModelError> {
+        let variant = &self.config.variant;
+        let began = Instant::now();
+        let go_on = || !self.stop.load(Ordering::Acquire);
+        let mut gguf = Gguf::open(&self.config, &go_on)?;
+        let texts = Arc::new(Texts::from_gguf(&gguf)?);
+        let (model, footprint) = load::load(&mut gguf, &self.config, &go_on)?;
+        drop(gguf);
+        let profile = warm::measure(&model, self.config.cache, &go_on)?;
+        tracing::info!(
+            %variant, memory = footprint.total().0, context = model.shape().context, load_ms = began.elapsed().as_millis(),
+            prompt_per_s = profile.prompt.get(), decode_per_s = profile.decode.get(), "model ready"
+        );
+
+        let (sender, arrivals) = sync_channel(self.config.slots as usize);
+        let reception = Reception {
+            texts: Arc::clone(&texts),
+            config: self.config.clone(),
+            shape: *model.shape(),
+            stop: Arc::clone(&self.stop),
+        };
+        let reader = std::thread::Builder::new()
+            .name(thread_name("text", variant))
+            .spawn(move || reception.run(&jobs, &sender))
+            .map_err(|source| ModelError::Unreadable { path: self.config.path.clone(), source })?;
+        self.report.send_modify(|report| {
+            report.state = ReplicaState::Ready;
+            report.memory = footprint.total();
+            report.context = tokens(model.shape().context);
+            report.profile = Some(profile.clone());
+        });
+        let mut worker = worker::Worker {
+            model,
+            texts,
+            config: self.config.clone(),
+            stop: Arc::clone(&self.stop),
+            report: self.report.clone(),
+            learner: Learner::from_profile(&profile),
+            seats: Vec::new(),
+        };
+        worker.run(&arrivals);
+        drop(arrivals);
+        // Its inbox is closed or it sees the stop: it ends by itself.
+        let _ = reader.join();
+        Ok(())
+    }
+}
+
+fn tokens(count: usize) -> Tokens {
+    Tokens(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+/// The thread that turns text into tokens.
+struct Reception {
+    texts: Arc<Texts>,
+    config: LlmConfig,
+    shape: Shape,
+    stop: Arc<AtomicBool>,
+}
+
+impl Reception {
+    fn run(&self, jobs: &Receiver<(Job, Hold)>, seats: &SyncSender<Seat>) {
+        for (job, hold) in jobs {
+            let (claim, body, output_max) = Claim::new(job, hold);
+            if let Some(seat) = self.prepare(claim, &body, output_max) {
+                // There is a place for each slot; a failed send means that the computing thread is gone, and drops the seat,
+                // which says so to its reader.
+                let _ = seats.try_send(seat);
+            }
+        }
+    }
+
+    fn prepare(&self, mut claim: Claim, body: &Body, output_max: u32) -> Option<Seat> {
+        let encoded = refuse_extras(body, &[]).and_then(|()| {
+            let mut go_on = || {
+                let now = Instant::now();
+                claim.tell(now, PROGRESS_EVERY / 2);
+                !self.stop.load(Ordering::Acquire) && !claim.cancel.is_cancelled() && !claim.overdue(now)
+            };
+            self.texts.encode(&body.prompt, &mut go_on)
+        });
+        let failure = match encoded {
+            Ok(Some(ids)) => {
+                let (cache, context) = (Cache::new(&self.shape, self.config.cache), tokens(self.shape.context).0);
+                match Seat::new(claim, ids, body, output_max, cache, context, &self.texts.tokenizer) {
+                    Ok(seat) => return Some(seat),
+                    Err((claim, failure)) => {
+                        claim.finish(ExecEvent::Failed(failure));
+                        return None;
+                    }
+                }
+            }
+            Ok(None) if claim.cancel.is_cancelled() => {
+                claim.close();
+                return None;
+            }
+            Ok(None) if claim.overdue(Instant::now()) => Failure::DeadlineExceeded,
+            Ok(None) => Failure::Refused(Reason::Draining),
+            Err(failure) => failure,
+        };
+        claim.finish(ExecEvent::Failed(failure));
+        None
+    }
+}

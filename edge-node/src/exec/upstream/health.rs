@@ -1,0 +1,123 @@
+//! Whether an upstream lives, and how fast it is when nobody said so.
+
+use super::Shared;
+use crate::exec::rates::Observation;
+use crate::exec::sse::Events;
+use futures_util::StreamExt;
+use shared::fleet::ReplicaState;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Longer than this an upstream that lives does not take to list its models.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Checks that must fail in a row before a ready upstream counts as failed: one lost answer is no death.
+const FAILURES_MAX: u32 = 2;
+/// Longest time that the measuring request may take.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Tokens that it asks for: enough for a rate, little to pay for.
+const MEASURE_TOKENS: u32 = 16;
+/// Its prompt, long enough that the time to the first token says something about the prompt's rate.
+const MEASURE_PROMPT: &str = "The harbour lies in the north of the town. At high tide the gate is closed and the water stands \
+    still behind it; at low tide it is opened, and the boats go out one after the other. Tell what the keeper of the gate does \
+    on a calm day in autumn, from the morning until the lamps are lit.";
+/// About its tokens, where the upstream does not count.
+const MEASURE_PROMPT_TOKENS: u32 = 64;
+
+impl Shared {
+    /// Checks the upstream until stopped.
+    pub(super) async fn watch_over(&self) {
+        let mut failures = 0;
+        let mut pulse = tokio::time::interval(Duration::from_millis(self.config.health_ms.max(10)));
+        pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                _ = pulse.tick() => {}
+            }
+            let checked = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                checked = self.check() => checked,
+            };
+            failures = if checked.is_ok() { 0 } else { failures + 1 };
+            let ready = self.report.borrow().state == ReplicaState::Ready;
+            match checked {
+                Ok(()) => self.become_state(ReplicaState::Ready),
+                Err(why) if !ready || failures >= FAILURES_MAX => self.become_state(ReplicaState::Failed(why)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// One round trip; once, when the speed is not known, a short request.
+    async fn check(&self) -> Result<(), String> {
+        let url = self.config.call("models").map_err(|error| error.to_string())?;
+        let answer = tokio::time::timeout(CHECK_TIMEOUT, self.authorised(self.client.get(url)).send()).await;
+        match answer {
+            Ok(Ok(answer)) if answer.status().is_success() => {}
+            Ok(Ok(answer)) => {
+                return Err(format!("the upstream answers with status {} when asked for its models", answer.status().as_u16()));
+            }
+            Ok(Err(_)) => return Err("the upstream cannot be reached".to_owned()),
+            Err(_) => return Err(format!("the upstream does not answer within {CHECK_TIMEOUT:?}")),
+        }
+        if self.report.borrow().profile.is_some() {
+            return Ok(());
+        }
+        let measured = tokio::time::timeout(MEASURE_TIMEOUT, self.measure()).await;
+        let seen = measured
+            .ok()
+            .flatten()
+            .ok_or_else(|| "the upstream did not answer the request that measures its speed".to_owned())?;
+        self.observe(&seen);
+        if self.report.borrow().profile.is_some() { Ok(()) } else { Err("the upstream's speed could not be measured".to_owned()) }
+    }
+
+    async fn measure(&self) -> Option<Observation> {
+        let document = serde_json::json!({
+            "model": self.config.model, "stream": true, "stream_options": { "include_usage": true }, "max_tokens": MEASURE_TOKENS,
+            "messages": [{ "role": "user", "content": MEASURE_PROMPT }],
+        });
+        let began = Instant::now();
+        let url = self.config.call("chat/completions").ok()?;
+        let response = self.authorised(self.client.post(url)).json(&document).send().await.ok()?;
+        let mut stream = response.error_for_status().ok()?.bytes_stream();
+        let (mut events, mut tokens, mut usage) = (Events::default(), 0, None);
+        let (mut first, mut last) = (None, began);
+        'answer: while let Some(bytes) = stream.next().await {
+            for data in events.feed(&bytes.ok()?).ok()? {
+                if data.trim_ascii() == b"[DONE]" {
+                    break 'answer;
+                }
+                let Some(said) = super::answer::read(&data) else { continue };
+                usage = said.usage.or(usage);
+                if said.batch.is_some() {
+                    tokens += 1;
+                    last = Instant::now();
+                    first.get_or_insert(last);
+                }
+            }
+        }
+        let first = first?;
+        Some(Observation {
+            prompt_tokens: usage.map_or(MEASURE_PROMPT_TOKENS, |usage| usage.prompt.0),
+            prompt_seconds: first.duration_since(began).as_secs_f64(),
+            decode_tokens: usage.map_or(tokens, |usage| usage.output.0).saturating_sub(1),
+            decode_seconds: last.duration_since(first).as_secs_f64(),
+            overhead_seconds: Some(0.0),
+        })
+    }
+
+    fn become_state(&self, state: ReplicaState) {
+        let variant = &self.config.variant;
+        self.report.send_if_modified(|report| {
+            if report.state == state || report.state == ReplicaState::Draining {
+                return false;
+            }
+            tracing::info!(%variant, ?state, "the upstream's state changed");
+            report.state = state;
+            true
+        });
+    }
+}

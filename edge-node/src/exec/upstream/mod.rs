@@ -1,0 +1,142 @@
+//! An engine elsewhere: any server that speaks the OpenAI API, reached by its base URL.
+//!
+//! It always streams, and a request is cancelled by closing its connection. Retrying is not its business. It has no token
+//! ids, so a stream that was begun elsewhere cannot be continued here.
+
+mod answer;
+mod ask;
+mod config;
+mod health;
+mod run;
+
+pub use config::{Secret, UpstreamConfig};
+
+use super::config::{StartError, check_slots};
+use super::hold::Hold;
+use super::rates::{Learner, Observation};
+use super::{Engine, Hung, Job, check_ready};
+use futures_util::future::BoxFuture;
+use shared::fleet::{Load, ReplicaReport, ReplicaState};
+use shared::ids::VariantId;
+use shared::plan::Reason;
+use shared::work::EngineKind;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Longest time to a connection: a listening server accepts within a round trip.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An upstream as an engine.
+#[derive(Debug)]
+pub struct Upstream {
+    shared: Arc<Shared>,
+    open: Arc<AtomicU32>,
+    tasks: TaskTracker,
+    runtime: tokio::runtime::Handle,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: UpstreamConfig,
+    client: reqwest::Client,
+    learner: Mutex<Learner>,
+    report: watch::Sender<ReplicaReport>,
+    stop: CancellationToken,
+}
+
+impl Upstream {
+    /// Starts watching the upstream; it is ready when it answers. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`StartError`] for slots, rates or a URL that cannot be.
+    pub fn start(config: UpstreamConfig) -> Result<Self, StartError> {
+        check_slots(&config.variant, config.slots)?;
+        config.call("models")?;
+        let profile = config.rates.map(|rates| rates.profile(&config.variant)).transpose()?;
+        // Another provider may be installed already; any will do.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // Redirects and proxies would carry text and key to places that nobody configured.
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .map_err(|source| StartError::Client { variant: config.variant.clone(), source })?;
+        let report = watch::Sender::new(ReplicaReport {
+            variant: config.variant.clone(),
+            engine: EngineKind::Upstream,
+            state: ReplicaState::Loading,
+            load: Load { slots: config.slots, ..Load::default() },
+            memory: config.memory,
+            context: config.context,
+            capabilities: config.capabilities.clone(),
+            profile: profile.clone(),
+        });
+        let learner = Mutex::new(profile.as_ref().map(Learner::from_profile).unwrap_or_default());
+        let shared = Arc::new(Shared { config, client, learner, report, stop: CancellationToken::new() });
+        let (tasks, runtime) = (TaskTracker::new(), tokio::runtime::Handle::current());
+        let watcher = Arc::clone(&shared);
+        tasks.spawn_on(async move { watcher.watch_over().await }, &runtime);
+        Ok(Self { shared, open: Arc::default(), tasks, runtime })
+    }
+}
+
+impl Engine for Upstream {
+    fn variant(&self) -> &VariantId {
+        &self.shared.config.variant
+    }
+
+    fn watch(&self) -> watch::Receiver<ReplicaReport> {
+        self.shared.report.subscribe()
+    }
+
+    fn submit(&self, job: Job) -> Result<(), Reason> {
+        check_ready(&self.shared.report.borrow().state)?;
+        let hold = Hold::take(&self.open, self.shared.config.slots).ok_or(Reason::Busy)?;
+        let sharers = self.open.load(Ordering::Acquire);
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn_on(async move { shared.execute(job, hold, sharers).await }, &self.runtime);
+        Ok(())
+    }
+
+    fn shutdown(&self, within: Duration) -> BoxFuture<'_, Result<(), Hung>> {
+        Box::pin(async move {
+            self.shared.report.send_modify(|report| report.state = ReplicaState::Draining);
+            self.shared.stop.cancel();
+            self.tasks.close();
+            let hung = |_| Hung { variant: self.variant().clone(), within };
+            tokio::time::timeout(within, self.tasks.wait()).await.map_err(hung)?;
+            self.shared.report.send_modify(|report| report.state = ReplicaState::Failed("stopped".to_owned()));
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+impl Shared {
+    fn authorised(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.config.api_key {
+            Some(key) => request.bearer_auth(key.expose()),
+            None => request,
+        }
+    }
+
+    /// Takes in what a request took, and reports the profile that follows.
+    fn observe(&self, seen: &Observation) {
+        let profile = {
+            let mut learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
+            learner.observe(seen);
+            learner.profile()
+        };
+        self.report.send_if_modified(|report| std::mem::replace(&mut report.profile, profile.clone()) != profile);
+    }
+}

@@ -1,0 +1,93 @@
+//! Executions on engines of this node: those of the own ingress here, those of others in `offered`.
+
+use super::driver::Handle;
+use super::remote::{Unwanted, deliver};
+use crate::exec::{Engine, ExecEvent, Job, SINK_EVENTS_MIN};
+use shared::ids::AttemptId;
+use shared::plan::Failure;
+use shared::request::{AttemptEvent, Event};
+use shared::wire::Body;
+use shared::work::ExecHeader;
+use shared_net::openai::Answer;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Events of one job that wait for their reader. Small: what waits here was computed before anybody could want it cancelled.
+pub(super) const SINK_EVENTS: usize = 2 + SINK_EVENTS_MIN;
+
+/// How long a cancelled job may take to close its sink before it is no longer waited for. Engines promise half a second; after
+/// this the core gives the slot to the next anyway.
+const ABORT_MAX: Duration = Duration::from_secs(5);
+
+/// An execution for the own ingress.
+pub(super) struct Own {
+    pub(super) handle: Handle,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) header: ExecHeader,
+    pub(super) body: Arc<Body>,
+    pub(super) answers: mpsc::Sender<Answer>,
+    pub(super) cancel: CancellationToken,
+}
+
+/// Runs it to its end. Whatever happens, the core hears one last event, since only that frees the slot.
+pub(super) async fn own(run: Own) {
+    let attempt = run.header.attempt;
+    let (sink, mut events) = mpsc::channel(SINK_EVENTS);
+    let job = Job { header: run.header.clone(), body: (*run.body).clone(), cancel: run.cancel.clone(), sink };
+    let last = match run.engine.submit(job) {
+        Err(reason) => AttemptEvent::Refused(reason, None),
+        Ok(()) => match run.pump(&mut events).await {
+            Ok(last) => last,
+            Err(Unwanted) => {
+                run.cancel.cancel();
+                closed(&mut events).await
+            }
+        },
+    };
+    // Fails only when the agent has stopped.
+    drop(run.handle.tell_core(Event::Engine(attempt, last)).await);
+}
+
+impl Own {
+    async fn pump(&self, events: &mut mpsc::Receiver<ExecEvent>) -> Result<AttemptEvent, Unwanted> {
+        let attempt = self.header.attempt;
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return Err(Unwanted),
+                event = events.recv() => event,
+            };
+            match event {
+                Some(ExecEvent::Progress) => self.tell(attempt, AttemptEvent::Progress).await?,
+                Some(ExecEvent::Tokens(batch)) => tokio::select! {
+                    biased;
+                    () = self.cancel.cancelled() => return Err(Unwanted),
+                    delivered = deliver(&self.handle, &self.answers, |news| Event::Engine(attempt, news), batch) => delivered?,
+                },
+                Some(ExecEvent::End(finish, usage)) => return Ok(AttemptEvent::Ended(finish, usage)),
+                Some(ExecEvent::Failed(failure)) => return Ok(AttemptEvent::Failed(failure)),
+                None => return Ok(AttemptEvent::Failed(died())),
+            }
+        }
+    }
+
+    async fn tell(&self, attempt: AttemptId, news: AttemptEvent) -> Result<(), Unwanted> {
+        self.handle.tell_core(Event::Engine(attempt, news)).await.map_err(|_| Unwanted)
+    }
+}
+
+/// Waits until a cancelled job is off its engine. What it still says is nobody's concern.
+pub(super) async fn closed(events: &mut mpsc::Receiver<ExecEvent>) -> AttemptEvent {
+    let drained = async { while events.recv().await.is_some() {} };
+    if tokio::time::timeout(ABORT_MAX, drained).await.is_err() {
+        tracing::warn!("an engine did not end a cancelled job in time");
+    }
+    AttemptEvent::Failed(Failure::ClientGone)
+}
+
+/// What an engine that closed its sink without a word is called.
+pub(super) fn died() -> Failure {
+    Failure::Engine("it ended without an answer".to_owned())
+}

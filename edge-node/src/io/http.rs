@@ -1,0 +1,107 @@
+//! The HTTP front: the OpenAI API in front of the agent, and the agent's own pages beside it.
+
+use super::driver::{Handle, Message};
+use super::meters::Meters;
+use super::store::{RecordBook, chain};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use shared::ids::{NodeId, RequestId};
+use shared::plan::Reason;
+use shared::work::{Catalogue, Residency};
+use shared_net::openai::{Answer, Ask, FrontCounters, Ingress, Refusal};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Answers that wait for a client. A few seconds of a fast stream: enough that a hiccup of the network does not hold the engine
+/// back, little enough that one that does not read is noticed.
+const ANSWERS_MAX: usize = 64;
+
+/// The agent as the front sees it.
+#[derive(Clone, Debug)]
+pub(super) struct AgentIngress(pub(super) Handle);
+
+impl Ingress for AgentIngress {
+    fn node(&self) -> NodeId {
+        self.0.node().clone()
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        self.0.catalogue()
+    }
+
+    fn residency_allowed(&self, _residency: Residency) -> Result<(), String> {
+        // A client of an agent stands at the agent's site.
+        Ok(())
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<mpsc::Receiver<Answer>, Refusal> {
+        let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
+        let message = Message::Asked { request: Box::new(ask.request), body: Arc::new(ask.body), answers };
+        self.0.send(message).await.map_err(|_| Refusal(Reason::Draining))?;
+        Ok(receiver)
+    }
+
+    fn degraded(&self) -> bool {
+        self.0.degraded()
+    }
+}
+
+/// What the pages are made of.
+#[derive(Clone)]
+pub(super) struct Pages {
+    pub(super) handle: Handle,
+    pub(super) book: RecordBook,
+    pub(super) meters: Arc<Meters>,
+    pub(super) front: Arc<FrontCounters>,
+}
+
+/// The agent's own pages, to be put behind the same keys as the API.
+pub(super) fn pages(pages: Pages) -> Router {
+    Router::new()
+        .route("/tidegate/v1/status", get(status))
+        .route("/tidegate/v1/requests/{id}", get(request))
+        .route("/tidegate/v1/metrics", get(metrics))
+        .with_state(pages)
+}
+
+async fn status(State(pages): State<Pages>) -> Response {
+    match pages.handle.status().await {
+        Ok(status) => Json(status).into_response(),
+        Err(stopped) => refuse(StatusCode::SERVICE_UNAVAILABLE, "draining", &stopped.to_string()),
+    }
+}
+
+async fn request(State(pages): State<Pages>, Path(id): Path<String>) -> Response {
+    let id: RequestId = match id.parse() {
+        Ok(id) => id,
+        Err(bad) => return refuse(StatusCode::BAD_REQUEST, "bad_request_id", &format!("{bad}")),
+    };
+    match pages.book.find(id).await {
+        Ok(Some(record)) => Json(record).into_response(),
+        Ok(None) => {
+            let message = "no record of this request here: it is not over yet, too long ago, or came in at another node";
+            refuse(StatusCode::NOT_FOUND, "unknown_request", message)
+        }
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, "store", &chain(&error)),
+    }
+}
+
+async fn metrics(State(pages): State<Pages>) -> Response {
+    let Ok(status) = pages.handle.status().await else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "draining", "the agent has stopped");
+    };
+    match pages.meters.text(&status, &pages.front) {
+        Ok(text) => ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response(),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, "metrics", &error.to_string()),
+    }
+}
+
+fn refuse(status: StatusCode, code: &str, message: &str) -> Response {
+    let body: Value = json!({"error": {"message": message, "type": "tidegate_error", "param": null, "code": code}});
+    (status, Json(body)).into_response()
+}

@@ -1,0 +1,193 @@
+//! What the agent counts, for Prometheus. Labels are names from closed sets or of this node's own replicas; never text of a
+//! request, never a name that a client made up.
+
+use crate::logic::NodeStatus;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use shared::fleet::Load;
+use shared::ids::VariantId;
+use shared::plan::{Outcome, Record, Verdict};
+use shared_net::openai::FrontCounters;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Upper bounds of the histogram of first tokens, in seconds: from a cached prompt on a server to a long one on a board.
+const FIRST_TOKEN_S: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    outcome: String,
+    hop: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VariantLabels {
+    variant: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FrontLabels {
+    endpoint: String,
+    status: String,
+}
+
+/// All counters of the agent.
+pub(super) struct Meters {
+    registry: Mutex<Registry>,
+    requests: Family<RequestLabels, Counter>,
+    rejected: Family<ReasonLabels, Counter>,
+    attempts: Counter,
+    prompt_tokens: Counter,
+    output_tokens: Counter,
+    first_token: Histogram,
+    attained: Counter,
+    missed: Counter,
+    publications_dropped: Counter,
+    active: Family<VariantLabels, Gauge>,
+    queued: Family<VariantLabels, Gauge>,
+    degraded: Gauge,
+    open: Gauge,
+    peers: Gauge,
+    spooled: Gauge,
+    spool_dropped: Gauge,
+    front: Family<FrontLabels, Gauge>,
+    connections: Gauge,
+}
+
+impl Meters {
+    pub(super) fn new() -> Self {
+        let meters = Self {
+            registry: Mutex::new(Registry::with_prefix("tidegate_agent")),
+            requests: Family::default(),
+            rejected: Family::default(),
+            attempts: Counter::default(),
+            prompt_tokens: Counter::default(),
+            output_tokens: Counter::default(),
+            first_token: Histogram::new(FIRST_TOKEN_S),
+            attained: Counter::default(),
+            missed: Counter::default(),
+            publications_dropped: Counter::default(),
+            active: Family::default(),
+            queued: Family::default(),
+            degraded: Gauge::default(),
+            open: Gauge::default(),
+            peers: Gauge::default(),
+            spooled: Gauge::default(),
+            spool_dropped: Gauge::default(),
+            front: Family::default(),
+            connections: Gauge::default(),
+        };
+        meters.register();
+        meters
+    }
+
+    fn register(&self) {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.register("requests", "Requests of clients that are over", self.requests.clone());
+        registry.register("candidates_rejected", "Candidates rejected in decisions, by reason", self.rejected.clone());
+        registry.register("attempts", "Attempts to execute a request somewhere", self.attempts.clone());
+        registry.register("prompt_tokens", "Prompt tokens of answered requests", self.prompt_tokens.clone());
+        registry.register("output_tokens", "Tokens generated for clients", self.output_tokens.clone());
+        registry.register("first_token_seconds", "Arrival to first token", self.first_token.clone());
+        registry.register("wishes_kept", "Requests whose wished times were kept", self.attained.clone());
+        registry.register("wishes_missed", "Requests whose wished times were missed", self.missed.clone());
+        registry.register(
+            "publications_dropped",
+            "Messages that the broker connection did not take",
+            self.publications_dropped.clone(),
+        );
+        registry.register("replica_active", "Requests that run", self.active.clone());
+        registry.register("replica_queued", "Requests that wait for a slot", self.queued.clone());
+        registry.register("degraded", "1 while the hub is out of reach", self.degraded.clone());
+        registry.register("requests_open", "Requests of clients that are not over", self.open.clone());
+        registry.register("peers_connected", "Agents connected without the hub", self.peers.clone());
+        registry.register("records_spooled", "Records that wait for the hub", self.spooled.clone());
+        registry.register(
+            "records_dropped",
+            "Records that were dropped because the hub was away too long",
+            self.spool_dropped.clone(),
+        );
+        registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
+        registry.register("http_connections", "Open HTTP connections", self.connections.clone());
+    }
+
+    pub(super) fn publication_dropped(&self) {
+        self.publications_dropped.inc();
+    }
+
+    pub(super) fn load(&self, variant: &VariantId, load: &Load) {
+        let labels = VariantLabels { variant: variant.to_string() };
+        self.active.get_or_create(&labels).set(i64::from(load.active));
+        self.queued.get_or_create(&labels).set(i64::from(load.queued));
+    }
+
+    /// A request is over.
+    pub(super) fn record(&self, record: &Record) {
+        let outcome = match &record.outcome {
+            Outcome::Answered(_) => "answered",
+            Outcome::Failed(failure) => failure.code(),
+        };
+        let assigned = |attempt: &shared::plan::AttemptRecord| match &attempt.decision.verdict {
+            Verdict::Assign(choice) => Some(choice.candidate.hop),
+            Verdict::Wait(_) | Verdict::Refuse(_) => None,
+        };
+        let hop = record.attempts.iter().rev().find_map(assigned);
+        let hop = hop.map_or_else(|| "none".to_owned(), |hop| format!("{hop:?}").to_lowercase());
+        self.requests.get_or_create(&RequestLabels { outcome: outcome.to_owned(), hop }).inc();
+        for attempt in &record.attempts {
+            if assigned(attempt).is_some() {
+                self.attempts.inc();
+            }
+            for (reason, count) in &attempt.decision.counts {
+                self.rejected.get_or_create(&ReasonLabels { reason: reason.clone() }).inc_by(u64::from(*count));
+            }
+        }
+        self.prompt_tokens.inc_by(u64::from(record.actual.usage.prompt.0));
+        self.output_tokens.inc_by(u64::from(record.actual.usage.output.0));
+        if let Some(first) = record.actual.first_token {
+            self.first_token.observe(first.as_secs_f64());
+        }
+        match record.attained {
+            Some(true) => {
+                self.attained.inc();
+            }
+            Some(false) => {
+                self.missed.inc();
+            }
+            None => {}
+        }
+    }
+
+    /// Everything as text, with what is read off the agent at this moment.
+    pub(super) fn text(&self, status: &NodeStatus, front: &Arc<FrontCounters>) -> Result<String, std::fmt::Error> {
+        let gauge = |gauge: &Gauge, value: usize| {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        };
+        gauge(&self.degraded, usize::from(status.degraded));
+        gauge(&self.open, status.requests_open);
+        gauge(&self.peers, status.peers.iter().filter(|peer| peer.links > 0).count());
+        gauge(&self.spooled, status.spool.records);
+        self.spool_dropped.set(i64::try_from(status.spool.dropped).unwrap_or(i64::MAX));
+        for replica in &status.replicas {
+            self.load(&replica.variant, &replica.load);
+        }
+        let front = front.snapshot();
+        self.connections.set(i64::try_from(front.connections_open).unwrap_or(i64::MAX));
+        for ((endpoint, code), count) in front.requests {
+            let labels = FrontLabels { endpoint: endpoint.label().to_owned(), status: code.to_string() };
+            self.front.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,25 @@
+//! Drivers: bytes become events, effects become actions. Nothing here decides where a request runs.
+//!
+//! The way of a request: `http` (a client asks) → `driver` (the agent decides) → `hands` (carries out) → `execute` (here) or
+//! `remote` (a stream to a peer, or through the hub) → back through `driver`, which lets content through to the client exactly
+//! when the core says so. Requests of other ingresses come in by `uplink` or `peers` and live in `offered`.
+
+pub mod capture;
+mod control;
+mod driver;
+mod execute;
+mod hands;
+mod http;
+mod links;
+mod meters;
+mod mqtt;
+mod offered;
+mod peers;
+mod remote;
+mod renewal;
+mod running;
+pub mod store;
+mod uplink;
+
+pub use driver::{Handle, Stopped};
+pub use running::{Running, StartError};

@@ -1,0 +1,347 @@
+//! What an agent is made of, in which order it starts, and in which order it stops.
+
+use super::capture::{Capture, CaptureError};
+use super::driver::{self, Driver, Handle};
+use super::hands::Hands;
+use super::http::{AgentIngress, Pages, pages};
+use super::links::Links;
+use super::meters::Meters;
+use super::mqtt::{Broker, Membership};
+use super::offered::Host;
+use super::renewal::Renewal;
+use super::store::{self, Member, StoreError};
+use super::{peers, uplink};
+use crate::config::{BadConfig, Config};
+use crate::exec::{self, Engine};
+use crate::logic::{Agent, AgentConfig, AgentEvent};
+use crate::probe::machine::Probe;
+use shared::fleet::ReplicaReport;
+use shared::ids::{Instance, NodeId, VariantId};
+use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
+use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
+use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, ResetSecretError, resolve};
+use shared_net::tls::{Admit, CertClock, Identity, TlsError};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// How long running requests may take to end at a stop; then they are cut off. Service managers allow ten seconds and more.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// How long tasks may take to end after that.
+const TASKS_MAX: Duration = Duration::from_secs(3);
+/// How long engines may take to end after that.
+const ENGINES_MAX: Duration = Duration::from_secs(3);
+/// How long goodbyes may take to leave.
+const GOODBYE_MAX: Duration = Duration::from_millis(500);
+/// How often the machine's gauges are read: once for each heartbeat's report.
+const GAUGES_EVERY: Duration = Duration::from_secs(5);
+
+/// Why an agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot work.
+    #[error("the configuration cannot work")]
+    Config(#[from] BadConfig),
+    /// The HTTP front cannot start.
+    #[error("`http.front`")]
+    Front(#[from] BadFront),
+    /// The state folder cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A file in it cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is a certificate without the rest of a membership, or the other way round.
+    #[error("the state folder holds half a membership: remove it, and join again with a fresh token")]
+    HalfMember,
+    /// The certificate cannot be used.
+    #[error("the node's identity")]
+    Identity(#[from] TlsError),
+    /// The reset secret cannot be kept.
+    #[error(transparent)]
+    Secret(#[from] ResetSecretError),
+    /// The QUIC endpoint cannot be opened.
+    #[error("`quic.listen`")]
+    Quic(#[from] QuicError),
+    /// The HTTP listener cannot be opened.
+    #[error("listening on TCP {address} (`http.listen`): want a free port of an own address")]
+    Listen {
+        /// The wanted address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An engine cannot begin to start.
+    #[error("`engines`")]
+    Engine(#[from] exec::StartError),
+    /// The capture cannot begin.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A policy cannot be had.
+    #[error("`policies`: {0}")]
+    Policy(#[from] shared::policy::BadPolicy),
+}
+
+/// A running agent. Stop it with [`Self::shutdown`]; dropping it cuts everything off.
+#[derive(Debug)]
+pub struct Running {
+    handle: Handle,
+    tasks: Tasks,
+    front: Tasks,
+    engines: Arc<BTreeMap<VariantId, Arc<dyn Engine>>>,
+    endpoint: Option<Endpoint>,
+    http: SocketAddr,
+    /// Held as long as the agent runs: its lock keeps a second one out.
+    folder: Arc<StateFolder>,
+}
+
+/// What a node that joined a fleet has.
+struct Joined {
+    membership: Membership,
+    member: Member,
+    endpoint: Endpoint,
+    advertised: Vec<String>,
+}
+
+impl Running {
+    /// Starts an agent. With `capture`, everything that it is told goes to that file.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way.
+    pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
+        config.validate()?;
+        // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let folder = Arc::new(StateFolder::open(&config.state)?);
+        let joined = join_state(config, folder.path()).await?;
+        let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
+        let engines = start_engines(config)?;
+        let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
+        let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
+        let listener = TcpListener::bind(config.http.listen).await;
+        let listener = listener.map_err(|source| StartError::Listen { address: config.http.listen, source })?;
+        let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
+
+        let (handle, inbox) = driver::channel(&agent, clock);
+        let (links, meters) = (Arc::new(Links::default()), Arc::new(Meters::new()));
+        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines) };
+        let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
+        let (store, book) = store::open(&folder, &tasks);
+        let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
+        let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
+        let hands = Hands::new(handle.clone(), tasks.clone(), engines_of, links_of, network.clone(), broker, store, meters_of);
+        let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
+        tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
+        watch_engines(&engines, &handle, &tasks);
+        tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
+
+        let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
+        if let (Some(joined), Some(network)) = (joined, network) {
+            let acceptor = joined.endpoint.acceptor();
+            tasks.spawn_vital("peer acceptor", peers::accept(acceptor, network, handle.clone(), Arc::clone(&links)));
+            let Joined { membership, member, endpoint, .. } = joined;
+            tasks.spawn(
+                "renewal",
+                Renewal { membership, member, endpoint, links, folder: Arc::clone(&folder) }.run(tasks.cancelled()),
+            );
+        }
+        let counters = Arc::new(FrontCounters::default());
+        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters) });
+        let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
+        let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
+        front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
+        store::note_http_address(folder.path(), http)?;
+        tracing::info!(node = %handle.node(), %http, joined = endpoint.is_some(), "agent started");
+        Ok(Self { handle, tasks, front, engines, endpoint, http, folder })
+    }
+
+    /// Where the HTTP API listens.
+    #[must_use]
+    pub const fn http_address(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// Where other agents connect, for a node that joined a fleet.
+    #[must_use]
+    pub fn quic_address(&self) -> Option<SocketAddr> {
+        self.endpoint.as_ref().and_then(|endpoint| endpoint.local_addr().ok())
+    }
+
+    /// The way to the agent.
+    #[must_use]
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Waits until a part has ended without which the agent is none. Then only [`Self::shutdown`] is left to do.
+    pub async fn failed(&self) {
+        let (tasks, front) = (self.tasks.cancelled(), self.front.cancelled());
+        tokio::select! {
+            () = tasks.cancelled() => {}
+            () = front.cancelled() => {}
+        }
+    }
+
+    /// Stops: tells the hub, takes nothing new, lets what runs end for a while, and closes everything.
+    ///
+    /// # Errors
+    /// [`NotStopped`] names the tasks that hung or failed.
+    pub async fn shutdown(self) -> Result<(), NotStopped> {
+        // An agent that has stopped already has nothing to be told.
+        drop(self.handle.tell(AgentEvent::Stop).await);
+        self.front.cancel();
+        drop(tokio::time::timeout(DRAIN_MAX, self.idle()).await);
+        drop(self.handle.tell(AgentEvent::Leave).await);
+        let front = self.front.stop(GOODBYE_MAX).await;
+        let tasks = self.tasks.stop(TASKS_MAX).await;
+        for engine in self.engines.values() {
+            if let Err(hung) = engine.shutdown(ENGINES_MAX).await {
+                tracing::warn!(%hung, "an engine was left behind");
+            }
+        }
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.close(Code::DONE, "shutdown", GOODBYE_MAX).await;
+        }
+        store::forget_http_address(self.folder.path());
+        front.and(tasks)
+    }
+
+    /// Waits until nothing runs any more, for nobody.
+    async fn idle(&self) {
+        let busy = |agent: &Agent, _| {
+            let running = agent.core().replicas().iter().any(|replica| replica.load.active + replica.load.queued > 0);
+            running || agent.core().requests_open() > 0
+        };
+        while self.handle.look(busy).await == Ok(true) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Joined {
+    fn network(&self, config: &Config, host: Host, tasks: &Tasks) -> uplink::Network {
+        uplink::Network {
+            endpoint: self.endpoint.clone(),
+            hub: self.member.hub.clone(),
+            address: hub_address(config, &self.member).to_owned(),
+            host,
+            tasks: tasks.clone(),
+        }
+    }
+}
+
+fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
+    if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
+}
+
+async fn join_state(config: &Config, folder: &Path) -> Result<Option<Joined>, StartError> {
+    let (identity, member) = match (Identity::load(folder)?, Member::load(folder)?) {
+        (Some(identity), Some(member)) => (identity, member),
+        (None, None) => return Ok(None),
+        _ => return Err(StartError::HalfMember),
+    };
+    let clock = CertClock::load(folder);
+    let endpoint = Endpoint::bind(config.quic.listen, &identity, Admit::Members, &clock, &ResetSecret::load(folder)?)?;
+    let advertised = advertised(config, &member, endpoint.local_addr()?).await;
+    let membership = Membership { identity: Arc::new(RwLock::new(identity)), clock, hub: member.hub.clone() };
+    Ok(Some(Joined { membership, member, endpoint, advertised }))
+}
+
+/// Addresses for other agents: those configured, else the one from which this machine would reach its hub.
+async fn advertised(config: &Config, member: &Member, listens: SocketAddr) -> Vec<String> {
+    if !config.quic.advertise.is_empty() {
+        return config.quic.advertise.clone();
+    }
+    if !listens.ip().is_unspecified() {
+        return vec![listens.to_string()];
+    }
+    // Without a hub to ask for, the network may not be up yet; the node is then reached through the hub only.
+    let Ok(found) = resolve(hub_address(config, member)).await else { return Vec::new() };
+    let own = found.into_iter().find_map(own_address_towards);
+    own.map(|ip| SocketAddr::new(ip, listens.port()).to_string()).into_iter().collect()
+}
+
+/// The own address that packets to `target` would carry. Nothing is sent.
+fn own_address_towards(target: SocketAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(target).ok()?;
+    socket.local_addr().ok().map(|own| own.ip())
+}
+
+fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig, BadConfig> {
+    let (node, hub) = match joined {
+        Some(joined) => {
+            let identity = joined.membership.identity.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            (identity.node().clone(), Some(joined.member.hub.clone()))
+        }
+        None => (NodeId::new(&config.node)?, None),
+    };
+    let mut labels = joined.map(|joined| joined.member.labels.clone()).unwrap_or_default();
+    labels.extend(config.labels.clone());
+    Ok(AgentConfig {
+        node,
+        tier: config.tier,
+        hub,
+        instance: Instance(rand::random()),
+        labels,
+        costs: config.costs.clone(),
+        addresses: joined.map(|joined| joined.advertised.clone()).unwrap_or_default(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        dispatch: config.policies.dispatch.clone(),
+        allocation: config.policies.allocation.clone(),
+        catalogue: config.catalogue()?,
+        seed: rand::random(),
+    })
+}
+
+fn start_engines(config: &Config) -> Result<Arc<BTreeMap<VariantId, Arc<dyn Engine>>>, StartError> {
+    let mut engines = BTreeMap::new();
+    for engine in &config.engines {
+        engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
+    }
+    Ok(Arc::new(engines))
+}
+
+/// Tells the agent what the engines hold, at once and at each change.
+fn watch_engines(engines: &Arc<BTreeMap<VariantId, Arc<dyn Engine>>>, handle: &Handle, tasks: &Tasks) {
+    for (variant, engine) in engines.iter() {
+        let (mut watch, all, handle, stop) = (engine.watch(), Arc::clone(engines), handle.clone(), tasks.cancelled());
+        watch.mark_changed();
+        tasks.spawn(format!("watch of {variant}"), async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    changed = watch.changed() => if changed.is_err() { return },
+                }
+                let reports: Vec<ReplicaReport> = all.values().map(|engine| engine.report()).collect();
+                watch.mark_unchanged();
+                if handle.tell(AgentEvent::Replicas(reports)).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+async fn watch_machine(handle: Handle, tasks: Tasks) {
+    let stop = tasks.cancelled();
+    let mut probe = Probe::new();
+    if handle.tell(AgentEvent::Machine(probe.machine())).await.is_err() {
+        return;
+    }
+    loop {
+        if handle.tell(AgentEvent::Gauges(probe.gauges())).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(GAUGES_EVERY) => {}
+        }
+    }
+}

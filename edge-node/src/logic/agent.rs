@@ -1,0 +1,424 @@
+//! The agent: its parts, and how an event goes through them.
+
+use super::backoff::earliest;
+use super::peers::{Peers, Surroundings};
+use super::plans::{InForce, Plans};
+use super::shares::Shares;
+use super::telemetry::{HEARTBEAT, Own, Reports};
+use super::uplink::{Change, Uplink};
+use super::view::{Changes, View};
+use super::{AgentEffect, AgentEvent, BrokerEvent, NodeStatus, PeerEvent, Persisted};
+use serde::{Deserialize, Serialize};
+use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
+use shared::ids::{Instance, NodeId, SessionEpoch};
+use shared::plan::DispatchSetting;
+use shared::policy::BadPolicy;
+use shared::request::{CoreConfig, Effect, Event, RequestCore};
+use shared::units::{Micros, Moment};
+use shared::wire::frame::Hello;
+use shared::wire::{VERSION_MAX, VERSION_MIN};
+use shared::work::Catalogue;
+use std::collections::BTreeMap;
+
+/// Facts older than this are not acted upon: three heartbeats, so that one lost report changes nothing.
+const STALE_AFTER: Micros = Micros::from_secs(15);
+/// State is written to disk at most this often; what changed in between is sent again by the hub after a crash.
+const PERSIST_EVERY: Micros = Micros::from_secs(1);
+/// Heartbeats that a hub may ask for, shortest and longest: outside, it would be a storm or a lost lease.
+const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(200), Micros::from_secs(60));
+
+/// Who the agent is, and how it starts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentConfig {
+    /// Which node.
+    pub node: NodeId,
+    /// Its level.
+    pub tier: Tier,
+    /// Its hub; absent for a node that never joined one.
+    pub hub: Option<NodeId>,
+    /// This life of the process.
+    pub instance: Instance,
+    /// Free labels.
+    pub labels: BTreeMap<String, String>,
+    /// What work here costs.
+    pub costs: Costs,
+    /// Addresses (`host:port`) where other agents reach this one.
+    pub addresses: Vec<String>,
+    /// Version of the agent.
+    pub version: String,
+    /// The dispatch policy, until a plan names another.
+    pub dispatch: DispatchSetting,
+    /// The allocation policy.
+    pub allocation: DispatchSetting,
+    /// What there is to serve, until a hub says so.
+    pub catalogue: Catalogue,
+    /// Seed for chance.
+    pub seed: u64,
+}
+
+/// The agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Agent {
+    config: AgentConfig,
+    core: RequestCore,
+    uplink: Uplink,
+    plans: Plans,
+    view: View,
+    peers: Peers,
+    shares: Shares,
+    reports: Reports,
+    session_seen: SessionEpoch,
+    persisted_at: Option<Moment>,
+    dirty: bool,
+    stopping: bool,
+    left: bool,
+    /// What an earlier life left, until [`AgentEvent::Started`].
+    restored: Option<Box<Persisted>>,
+}
+
+impl Agent {
+    /// An agent that does nothing before [`AgentEvent::Started`]; `restored` is what an earlier life left.
+    ///
+    /// # Errors
+    /// [`BadPolicy`] when a configured policy cannot be had.
+    pub fn new(config: AgentConfig, restored: Option<Persisted>) -> Result<Self, BadPolicy> {
+        let core = RequestCore::new(CoreConfig {
+            me: config.node.clone(),
+            tier: config.tier,
+            hub: config.hub.clone(),
+            executes: true,
+            costs: config.costs.clone(),
+            dispatch: config.dispatch.clone(),
+            seed: config.seed,
+            stale_after: STALE_AFTER,
+        })?;
+        let inventory = Inventory {
+            node: config.node.clone(),
+            tier: config.tier,
+            labels: config.labels.clone(),
+            machine: shared::fleet::Machine::default(),
+            costs: config.costs.clone(),
+            addresses: config.addresses.clone(),
+            version: config.version.clone(),
+        };
+        Ok(Self {
+            core,
+            uplink: Uplink::new(config.instance, config.seed, config.hub.is_some()),
+            plans: Plans::new(config.node.clone(), config.hub.clone()),
+            view: View::new(config.node.clone()),
+            peers: Peers::new(config.node.clone(), config.seed),
+            shares: Shares::new(config.node.clone(), config.seed, &config.allocation)?,
+            reports: Reports::new(inventory),
+            session_seen: restored.as_ref().map_or(SessionEpoch::default(), |restored| restored.session_epoch_seen),
+            persisted_at: None,
+            dirty: false,
+            stopping: false,
+            left: false,
+            restored: restored.map(Box::new),
+            config,
+        })
+    }
+
+    /// Takes in one event and says what shall be done, in this order.
+    pub fn handle(&mut self, now: Moment, event: AgentEvent, out: &mut Vec<AgentEffect>) {
+        match event {
+            AgentEvent::Started => self.start(now, out),
+            AgentEvent::Request(event) => {
+                // The many events of requests change nothing that the parts beside the core act upon, but loads.
+                let before = out.len();
+                self.tell_core(now, event, out);
+                let quiet = !out[before..].iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::LoadChanged(..))));
+                if quiet && self.next_deadline().is_none_or(|at| at > now) {
+                    return;
+                }
+            }
+            AgentEvent::Uplink(..) | AgentEvent::Broker(..) | AgentEvent::Peer(..) if self.left => {}
+            AgentEvent::Uplink(dial, event) => {
+                let change = self.uplink.on_uplink(now, dial, event, out);
+                self.follow_uplink(now, change, out);
+            }
+            AgentEvent::Broker(number, event) => self.broker(now, number, event, out),
+            AgentEvent::Peer(node, event) => self.peer(now, &node, event, out),
+            AgentEvent::Replicas(replicas) => {
+                self.shares.engines(&replicas);
+                self.tell_core(now, Event::Replicas(replicas), out);
+            }
+            AgentEvent::Machine(machine) => {
+                self.reports.machine(machine);
+                self.shares.hurry();
+            }
+            AgentEvent::Gauges(gauges) => self.reports.gauges(gauges),
+            AgentEvent::Stop => self.stop(now, out),
+            AgentEvent::Leave => self.leave(out),
+            AgentEvent::Tick => {}
+        }
+        self.do_what_is_due(now, out);
+    }
+
+    /// When [`AgentEvent::Tick`] is wanted next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        if self.left {
+            return self.core.next_deadline();
+        }
+        let publishing = !self.stopping && self.uplink.publishing().is_some();
+        let reports = if publishing { self.reports.deadline(self.heartbeat()) } else { None };
+        let persist = if self.dirty { self.persisted_at.map(|at| at + PERSIST_EVERY) } else { None };
+        let rest = [self.uplink.deadline(), self.plans.deadline(), self.peers.deadline(), Some(self.shares.deadline())];
+        earliest([self.core.next_deadline(), reports, persist].into_iter().chain(rest))
+    }
+
+    /// The request core.
+    #[must_use]
+    pub const fn core(&self) -> &RequestCore {
+        &self.core
+    }
+
+    /// Whether the hub is out of reach.
+    #[must_use]
+    pub const fn degraded(&self) -> bool {
+        self.uplink.session().is_none()
+    }
+
+    /// Who the agent is.
+    #[must_use]
+    pub const fn config(&self) -> &AgentConfig {
+        &self.config
+    }
+
+    /// What would be said to another agent, or to the hub, now.
+    #[must_use]
+    pub fn hello(&self) -> Hello {
+        Hello {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            node: self.config.node.clone(),
+            instance: self.config.instance,
+            plan_epoch_seen: self.plans.seen(),
+            session_epoch_seen: self.session_seen,
+            replicas: self.core.replicas(),
+        }
+    }
+
+    /// The status page.
+    #[must_use]
+    pub fn status(&self, now: Moment) -> NodeStatus {
+        NodeStatus {
+            node: self.config.node.clone(),
+            tier: self.config.tier,
+            version: self.config.version.clone(),
+            hub: self.config.hub.clone(),
+            degraded: self.degraded(),
+            draining: self.view.drains() || self.stopping,
+            uplink: self.uplink.status(now),
+            replicas: self.core.replicas(),
+            services: self.core.catalogue().iter().map(|service| service.id.clone()).collect(),
+            dispatch: self.core.policy().to_owned(),
+            plans: self.plans.status(now),
+            targets: self.core.grant().targets.clone(),
+            peers: self.peers.status(now),
+            requests_open: self.core.requests_open(),
+            spool: self.reports.spool(),
+        }
+    }
+
+    fn start(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
+        self.tell_core(now, Event::Catalogue(self.config.catalogue.clone()), out);
+        self.tell_core(now, Event::Degraded(true), out);
+        if let Some(restored) = self.restored.take() {
+            let changes = self.view.restore(&restored);
+            self.follow_view(now, changes, out);
+            let in_force = self.plans.restore(now, &restored);
+            self.follow_plans(now, in_force, out);
+        }
+    }
+
+    fn stop(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
+        if std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
+        self.tell_core(now, Event::Drain(true), out);
+        self.reports.stop(self.uplink.publishing(), out);
+        self.peers.close();
+        self.uplink.close(out);
+    }
+
+    fn leave(&mut self, out: &mut Vec<AgentEffect>) {
+        if std::mem::replace(&mut self.left, true) {
+            return;
+        }
+        self.peers.leave(out);
+        self.uplink.leave(out);
+        out.push(AgentEffect::Persist(Box::new(self.persisted())));
+    }
+
+    fn broker(&mut self, now: Moment, number: u64, event: BrokerEvent, out: &mut Vec<AgentEffect>) {
+        let change = self.uplink.on_broker(now, number, &event);
+        self.follow_uplink(now, change, out);
+        if !self.uplink.is_present(number) {
+            return;
+        }
+        match event {
+            BrokerEvent::Plan(plan) => {
+                let (acks, in_force) = self.plans.take(now, *plan);
+                self.reports.acks(acks);
+                self.follow_plans(now, in_force, out);
+            }
+            BrokerEvent::View(view) => {
+                self.plans.note(shared::ids::PlanEpoch { sequence: 0, ..view.epoch });
+                let path = self.uplink.path();
+                let peers = &self.peers;
+                let changes = self.view.take(*view, path.as_ref(), |node| peers.is_connected(node));
+                self.follow_view(now, changes, out);
+            }
+            BrokerEvent::Up | BrokerEvent::Down(_) => {}
+        }
+    }
+
+    fn peer(&mut self, now: Moment, node: &NodeId, event: PeerEvent, out: &mut Vec<AgentEffect>) {
+        let mut deltas = Vec::new();
+        self.with_peers(|peers, around| peers.on_event(now, node, event, around, &mut deltas, out));
+        self.tell_deltas(now, deltas, out);
+    }
+
+    fn follow_uplink(&mut self, now: Moment, change: Change, out: &mut Vec<AgentEffect>) {
+        match change {
+            Change::Nothing => {}
+            Change::CameUp(welcome) => {
+                self.dirty |= welcome.session > self.session_seen;
+                self.session_seen = self.session_seen.max(welcome.session);
+                self.view.new_session();
+                self.tell_core(now, Event::Degraded(false), out);
+            }
+            Change::WentDown => {
+                self.tell_core(now, Event::Degraded(true), out);
+                let lost = self.view.cut_off();
+                self.tell_deltas(now, lost, out);
+            }
+            Change::BrokerCameUp => {
+                if let Some(session) = self.uplink.publishing() {
+                    self.reports.greet(session, out);
+                }
+            }
+        }
+    }
+
+    fn follow_plans(&mut self, now: Moment, in_force: Vec<InForce>, out: &mut Vec<AgentEffect>) {
+        for change in in_force {
+            match change {
+                InForce::Grant(grant) => self.tell_core(now, Event::Granted(grant), out),
+                InForce::Dispatch(setting) => self.tell_core(now, Event::Policy(setting), out),
+                InForce::Bounds => self.shares.hurry(),
+                InForce::Placement => {}
+            }
+        }
+    }
+
+    fn follow_view(&mut self, now: Moment, changes: Changes, out: &mut Vec<AgentEffect>) {
+        self.tell_deltas(now, changes.deltas, out);
+        if let Some(catalogue) = changes.catalogue {
+            self.tell_core(now, Event::Catalogue(catalogue), out);
+        }
+        if let Some(revoked) = changes.revoked {
+            out.push(AgentEffect::Revoked(revoked));
+        }
+        if let Some(drain) = changes.drain {
+            self.tell_core(now, Event::Drain(drain || self.stopping), out);
+        }
+    }
+
+    fn do_what_is_due(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
+        if self.core.next_deadline().is_some_and(|at| at <= now) {
+            self.tell_core(now, Event::Tick, out);
+        }
+        if self.left {
+            return;
+        }
+        if self.uplink.must_dial(now) {
+            let hello = self.hello();
+            self.uplink.dial(now, hello, out);
+        }
+        let change = self.uplink.tick(now, out);
+        self.follow_uplink(now, change, out);
+        let acks = self.plans.tick(now);
+        self.reports.acks(acks);
+        let mut deltas = Vec::new();
+        self.with_peers(|peers, around| peers.tick(now, around, &mut deltas, out));
+        self.tell_deltas(now, deltas, out);
+        if let Some(rows) = self.shares.tick(now, self.reports.cores(), self.plans.bounds()) {
+            self.tell_core(now, Event::Allocated(rows), out);
+        }
+        self.report(now, out);
+        self.persist(now, out);
+    }
+
+    fn report(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
+        let heartbeat = self.heartbeat();
+        let (replicas, peers) = (self.core.replicas(), &self.peers);
+        let own = Own { replicas: &replicas, uplink: self.uplink.path(), peers: &|| peers.paths() };
+        // A node that stops has said its last to the broker.
+        let publishing = if self.stopping { None } else { self.uplink.publishing() };
+        self.reports.tick(now, publishing, heartbeat, &own, out);
+    }
+
+    fn persist(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
+        let (plans, view) = (self.plans.take_dirty(), self.view.take_dirty());
+        self.dirty |= plans || view;
+        if self.dirty && self.persisted_at.is_none_or(|at| now.since(at) >= PERSIST_EVERY) {
+            self.dirty = false;
+            self.persisted_at = Some(now);
+            out.push(AgentEffect::Persist(Box::new(self.persisted())));
+        }
+    }
+
+    fn persisted(&self) -> Persisted {
+        let mut persisted = Persisted { session_epoch_seen: self.session_seen, ..Persisted::default() };
+        self.plans.persist(&mut persisted);
+        self.view.persist(&mut persisted);
+        persisted
+    }
+
+    fn heartbeat(&self) -> Micros {
+        self.uplink.heartbeat().filter(|wished| *wished > Micros::ZERO).unwrap_or(HEARTBEAT).clamp(HEARTBEATS.0, HEARTBEATS.1)
+    }
+
+    /// Lends the peers what they need to know of the rest.
+    fn with_peers(&mut self, act: impl FnOnce(&mut Peers, &Surroundings<'_>)) {
+        let mut peers = std::mem::replace(&mut self.peers, Peers::new(self.config.node.clone(), self.config.seed));
+        let loads = loads(&self.core.replicas());
+        let plans = &self.plans;
+        act(
+            &mut peers,
+            &Surroundings {
+                shown: self.view.nodes(),
+                granted: &|node| plans.targets().any(|target| target.node == *node),
+                degraded: self.degraded(),
+                hello: &|| self.hello(),
+                loads: &loads,
+            },
+        );
+        self.peers = peers;
+    }
+
+    fn tell_deltas(&mut self, now: Moment, deltas: Vec<FleetDelta>, out: &mut Vec<AgentEffect>) {
+        for delta in deltas {
+            self.tell_core(now, Event::Fleet(delta), out);
+        }
+    }
+
+    fn tell_core(&mut self, now: Moment, event: Event, out: &mut Vec<AgentEffect>) {
+        let mut effects = Vec::new();
+        self.core.handle(now, event, &mut effects);
+        for effect in effects {
+            if let Effect::Record(record) = &effect {
+                self.reports.record(now, (**record).clone());
+            }
+            out.push(AgentEffect::Request(effect));
+        }
+    }
+}
+
+/// The loads of these replicas, as they ride on signs of life.
+fn loads(replicas: &[ReplicaReport]) -> BTreeMap<String, Load> {
+    replicas.iter().map(|replica| (replica.variant.to_string(), replica.load)).collect()
+}

@@ -1,0 +1,198 @@
+//! What the agent is told, and what it wants done.
+
+use super::Persisted;
+use serde::{Deserialize, Serialize};
+use shared::fleet::{Inventory, Machine, ReplicaReport, Telemetry};
+use shared::ids::NodeId;
+use shared::plan::{Plan, Record};
+use shared::request::{Effect, Event};
+use shared::units::{Bytes, Fraction, Micros};
+use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};
+use shared::wire::mqtt::{PlanAck, Session, Status, ViewMessage};
+
+/// Names one connection between two agents in one life of this process.
+pub type LinkId = u64;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentEvent {
+    /// The driver runs: first effects are wanted.
+    Started,
+    /// News for the request core.
+    Request(Event),
+    /// News of the uplink's dial of this number; those of an older one are ignored.
+    Uplink(u64, UplinkEvent),
+    /// News of the broker connection of this number; those of an older one are ignored.
+    Broker(u64, BrokerEvent),
+    /// News of a peer.
+    Peer(NodeId, PeerEvent),
+    /// What the engines of this node hold now.
+    Replicas(Vec<ReplicaReport>),
+    /// What the machine is.
+    Machine(Machine),
+    /// How the machine is.
+    Gauges(Gauges),
+    /// The process shall end: take nothing new, tell the hub, finish what runs.
+    Stop,
+    /// What runs has ended, or was given time enough: say goodbye and close everything.
+    Leave,
+    /// A deadline has come.
+    Tick,
+}
+
+/// News of the connection to the hub.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UplinkEvent {
+    /// The handshake is done and the hello is on its way.
+    Connected,
+    /// The hub answered.
+    Welcomed(Box<Welcome>),
+    /// The hub asks for a sign of life.
+    Ping(Pulse),
+    /// The hub gives a sign of life.
+    Pong(Pulse),
+    /// The connection ended, or could not be had.
+    Ended(Ended),
+}
+
+/// How a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// It broke; the text says how.
+    Broken(String),
+    /// The other side said goodbye.
+    Goodbye(Goodbye),
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Broken(why) => f.write_str(why),
+            Self::Goodbye(Goodbye::Replaced) => f.write_str("the other side: a newer instance of this node took over"),
+            Self::Goodbye(Goodbye::Cloned) => f.write_str("the other side: another live instance claims this identity"),
+            Self::Goodbye(Goodbye::Revoked) => f.write_str("the other side: this node's certificate is revoked"),
+            Self::Goodbye(Goodbye::Version) => f.write_str("the other side: no protocol version in common"),
+            Self::Goodbye(Goodbye::Shutdown) => f.write_str("the other side shuts down"),
+            Self::Goodbye(Goodbye::Protocol(why)) => write!(f, "the other side did not understand: {why}"),
+        }
+    }
+}
+
+/// News of the broker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BrokerEvent {
+    /// Connected and subscribed.
+    Up,
+    /// A plan came.
+    Plan(Box<Plan>),
+    /// A view came.
+    View(Box<ViewMessage>),
+    /// Not connected any more; the text says why.
+    Down(String),
+}
+
+/// News of a connection to another agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerEvent {
+    /// Hello and welcome are exchanged.
+    Up {
+        /// Which connection.
+        link: LinkId,
+        /// Round-trip time of the handshake.
+        rtt: Micros,
+        /// What the peer holds.
+        replicas: Vec<ReplicaReport>,
+    },
+    /// No connection could be had.
+    Unreachable(String),
+    /// The peer asks for a sign of life.
+    Ping(LinkId, Pulse),
+    /// The peer gives a sign of life.
+    Pong(LinkId, Pulse),
+    /// A connection ended.
+    Lost(LinkId, Ended),
+}
+
+/// How the machine is. Unknown is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gauges {
+    /// Busy share of the processors.
+    pub cpu: Option<Fraction>,
+    /// Memory that could be had.
+    pub memory_available: Option<Bytes>,
+    /// Load average over one minute.
+    pub load_1m: Option<f64>,
+    /// Bytes received since boot.
+    pub received: Option<Bytes>,
+    /// Bytes sent since boot.
+    pub sent: Option<Bytes>,
+}
+
+/// What shall be done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentEffect {
+    /// What the request core wants done.
+    Request(Effect),
+    /// Connect to the hub and say hello. An older connection is to be closed first.
+    Dial(u64, Box<Hello>),
+    /// Close the connection to the hub with these words.
+    HangUp(Goodbye),
+    /// Ask the hub for a sign of life.
+    Ping(Pulse),
+    /// Give the hub a sign of life.
+    Pong(Pulse),
+    /// Connect to the broker. An older connection is to be closed first.
+    ConnectBroker {
+        /// Number of this connection.
+        number: u64,
+        /// `host:port`; a host of `hub` means the host that was dialled for the uplink.
+        address: String,
+        /// For the last will.
+        session: Session,
+    },
+    /// Close the connection to the broker, after what was published has left.
+    DisconnectBroker,
+    /// Publish on the broker, signed with this session.
+    Publish(Session, Box<Publication>),
+    /// Connect to another agent; the first address that answers counts.
+    DialPeer {
+        /// Whom.
+        node: NodeId,
+        /// Where it may be.
+        addresses: Vec<String>,
+        /// What to say.
+        hello: Box<Hello>,
+    },
+    /// Close a connection to another agent.
+    HangUpPeer(NodeId, LinkId, Goodbye),
+    /// Ask a peer for a sign of life.
+    PingPeer(NodeId, LinkId, Pulse),
+    /// Give a peer a sign of life.
+    PongPeer(NodeId, LinkId, Pulse),
+    /// Refuse and close connections of these certificates, by serial number in hex.
+    Revoked(Vec<String>),
+    /// Keep this for the next start.
+    Persist(Box<Persisted>),
+}
+
+/// A message for the broker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Publication {
+    /// Birth or goodbye, retained.
+    Status(Status),
+    /// What the node is, retained.
+    Inventory(Inventory),
+    /// How the node is.
+    Telemetry(Telemetry),
+    /// What became of a plan.
+    PlanAck(PlanAck),
+    /// Requests that are over.
+    Records(Vec<Record>),
+}

@@ -1,0 +1,105 @@
+//! How the agent is, for the people who operate it: the content of the status page.
+
+use serde::{Deserialize, Serialize};
+use shared::fleet::{ReplicaReport, Tier};
+use shared::ids::{NodeId, PlanEpoch, ServiceId, SessionEpoch};
+use shared::plan::{Layer, Target};
+use shared::units::Micros;
+use std::collections::BTreeMap;
+
+/// The whole page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which node.
+    pub node: NodeId,
+    /// Its level.
+    pub tier: Tier,
+    /// Version of the agent.
+    pub version: String,
+    /// Its hub, if it joined one.
+    pub hub: Option<NodeId>,
+    /// Whether the hub is out of reach.
+    pub degraded: bool,
+    /// Whether an operator wants the node empty, or it is shutting down.
+    pub draining: bool,
+    /// The connection to the hub.
+    pub uplink: UplinkStatus,
+    /// What is loaded.
+    pub replicas: Vec<ReplicaReport>,
+    /// The services that clients can ask for.
+    pub services: Vec<ServiceId>,
+    /// The dispatch policy that runs.
+    pub dispatch: String,
+    /// The plans held.
+    pub plans: Vec<PlanStatus>,
+    /// Where requests may go besides here.
+    pub targets: BTreeMap<ServiceId, Vec<Target>>,
+    /// The agents that are connected without the hub, or tried.
+    pub peers: Vec<PeerStatus>,
+    /// Requests of clients that are not over.
+    pub requests_open: usize,
+    /// Records that wait for the hub.
+    pub spool: SpoolStatus,
+}
+
+/// The connection to the hub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkStatus {
+    /// `off`, `waiting`, `dialling` or `up`.
+    pub state: String,
+    /// How long it has been up.
+    pub up_for: Option<Micros>,
+    /// The session.
+    pub session: Option<SessionEpoch>,
+    /// Round-trip time to the hub.
+    pub rtt: Option<Micros>,
+    /// Whether the broker is connected.
+    pub broker: bool,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Why it was lost the last time.
+    pub last_loss: Option<String>,
+}
+
+/// A plan that is held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanStatus {
+    /// Of which layer.
+    pub layer: Layer,
+    /// Which.
+    pub epoch: PlanEpoch,
+    /// Who decided.
+    pub owner: NodeId,
+    /// How long ago it came (or was read from disk).
+    pub age: Micros,
+    /// Whether it has run out without being renewed.
+    pub expired: bool,
+    /// Whether it waits for the slower layer's plan.
+    pub pending: bool,
+}
+
+/// Another agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Which.
+    pub node: NodeId,
+    /// Connections with it.
+    pub links: usize,
+    /// How long it has been connected.
+    pub up_for: Option<Micros>,
+    /// Round-trip time.
+    pub rtt: Option<Micros>,
+    /// Why it was lost the last time.
+    pub last_loss: Option<String>,
+}
+
+/// Records that wait for the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpoolStatus {
+    /// How many.
+    pub records: usize,
+    /// Their size as JSON.
+    pub bytes: usize,
+    /// How many did not fit and were dropped, oldest first.
+    pub dropped: u64,
+}

@@ -1,0 +1,176 @@
+//! What this node tells its hub of itself, and when: what it is when that changes, how it is each heartbeat and when it matters.
+
+use super::backoff::earliest;
+use super::spool::Spool;
+use super::{AgentEffect, Gauges, Publication, SpoolStatus};
+use serde::{Deserialize, Serialize};
+use shared::fleet::{Inventory, Load, Machine, PathReport, ReplicaReport, ReplicaState, Telemetry};
+use shared::ids::{NodeId, VariantId};
+use shared::plan::Record;
+use shared::units::{Micros, Moment};
+use shared::wire::mqtt::{PlanAck, Session, Status};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How often a report is due where the hub does not say.
+pub(super) const HEARTBEAT: Micros = Micros::from_secs(5);
+/// Reports on change come at most this often: twice a second is faster than any round that reads them.
+const CHANGE_EVERY: Micros = Micros::from_millis(500);
+/// Records wait this long for company in one message.
+const RECORDS_EVERY: Micros = Micros::from_secs(1);
+/// Answers to plans that wait for the broker. One a layer and some for refusals; an older answer is worth nothing.
+const ACKS_MAX: usize = 16;
+
+/// What others decide upon: whether a replica serves, has a free slot, and lets requests wait.
+type Gist = BTreeMap<VariantId, (ReplicaState, bool, bool)>;
+
+/// Reports to the hub.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Reports {
+    inventory: Inventory,
+    inventory_due: bool,
+    gauges: Gauges,
+    gist: Gist,
+    changed: bool,
+    last: Option<Moment>,
+    acks: VecDeque<PlanAck>,
+    spool: Spool,
+    records_at: Option<Moment>,
+}
+
+impl Reports {
+    pub(super) fn new(inventory: Inventory) -> Self {
+        Self {
+            inventory,
+            inventory_due: true,
+            gauges: Gauges::default(),
+            gist: Gist::new(),
+            changed: false,
+            last: None,
+            acks: VecDeque::new(),
+            spool: Spool::default(),
+            records_at: None,
+        }
+    }
+
+    pub(super) fn machine(&mut self, machine: Machine) {
+        self.inventory_due |= self.inventory.machine != machine;
+        self.inventory.machine = machine;
+    }
+
+    /// Cores that the agent may use, as far as is known.
+    pub(super) const fn cores(&self) -> Option<u32> {
+        self.inventory.machine.cores
+    }
+
+    pub(super) fn gauges(&mut self, gauges: Gauges) {
+        // What the wire would refuse is not known.
+        let load_1m = gauges.load_1m.filter(|load| load.is_finite() && (0.0..1e6).contains(load));
+        self.gauges = Gauges { load_1m, ..gauges };
+    }
+
+    pub(super) fn record(&mut self, now: Moment, record: Record) {
+        self.spool.push(record);
+        self.records_at.get_or_insert(now + RECORDS_EVERY);
+    }
+
+    pub(super) fn acks(&mut self, acks: impl IntoIterator<Item = PlanAck>) {
+        for ack in acks {
+            self.acks.retain(|waiting| waiting.layer != ack.layer || waiting.epoch != ack.epoch);
+            self.acks.push_back(ack);
+            if self.acks.len() > ACKS_MAX {
+                self.acks.pop_front();
+            }
+        }
+    }
+
+    /// A connection to the broker begins: it knows nothing of us.
+    pub(super) fn greet(&mut self, session: Session, out: &mut Vec<AgentEffect>) {
+        out.push(publish(session, Publication::Status(Status { online: true })));
+        self.inventory_due = true;
+        self.last = None;
+    }
+
+    /// The process ends.
+    pub(super) fn stop(&mut self, session: Option<Session>, out: &mut Vec<AgentEffect>) {
+        if let Some(session) = session {
+            self.flush_records(session, out);
+            out.push(publish(session, Publication::Status(Status { online: false })));
+        }
+    }
+
+    /// Publishes what is due.
+    pub(super) fn tick(
+        &mut self,
+        now: Moment,
+        session: Option<Session>,
+        heartbeat: Micros,
+        own: &Own<'_>,
+        out: &mut Vec<AgentEffect>,
+    ) {
+        let gist: Gist = own.replicas.iter().map(gist).collect();
+        self.changed |= gist != self.gist;
+        self.gist = gist;
+        let Some(session) = session else { return };
+        if std::mem::take(&mut self.inventory_due) {
+            out.push(publish(session, Publication::Inventory(self.inventory.clone())));
+        }
+        out.extend(self.acks.drain(..).map(|ack| publish(session, Publication::PlanAck(ack))));
+        let every = if self.changed { CHANGE_EVERY } else { heartbeat };
+        if self.last.is_none_or(|last| now.since(last) >= every) {
+            self.last = Some(now);
+            self.changed = false;
+            out.push(publish(session, Publication::Telemetry(self.telemetry(own))));
+        }
+        if self.records_at.is_some_and(|at| at <= now) {
+            self.flush_records(session, out);
+        }
+    }
+
+    fn flush_records(&mut self, session: Session, out: &mut Vec<AgentEffect>) {
+        self.records_at = None;
+        while !self.spool.is_empty() {
+            out.push(publish(session, Publication::Records(self.spool.batch())));
+        }
+    }
+
+    fn telemetry(&self, own: &Own<'_>) -> Telemetry {
+        Telemetry {
+            node: self.inventory.node.clone(),
+            cpu: self.gauges.cpu,
+            memory_available: self.gauges.memory_available,
+            load_1m: self.gauges.load_1m,
+            received: self.gauges.received,
+            sent: self.gauges.sent,
+            replicas: own.replicas.iter().take(Telemetry::REPLICAS_MAX).cloned().collect(),
+            uplink: own.uplink.clone(),
+            peers: (own.peers)().into_iter().take(Telemetry::PEERS_MAX).collect(),
+        }
+    }
+
+    /// When [`Self::tick`] has something to publish, given that the broker is there.
+    pub(super) fn deadline(&self, heartbeat: Micros) -> Option<Moment> {
+        let every = if self.changed { CHANGE_EVERY } else { heartbeat };
+        let report = self.last.map_or(Moment::default(), |last| last + every);
+        earliest([Some(report), self.records_at])
+    }
+
+    pub(super) fn spool(&self) -> SpoolStatus {
+        self.spool.status()
+    }
+}
+
+/// What else a report says of this node.
+pub(super) struct Own<'a> {
+    pub(super) replicas: &'a [ReplicaReport],
+    pub(super) uplink: Option<PathReport>,
+    pub(super) peers: &'a dyn Fn() -> BTreeMap<NodeId, PathReport>,
+}
+
+fn gist(replica: &ReplicaReport) -> (VariantId, (ReplicaState, bool, bool)) {
+    let Load { slots, active, queued, .. } = replica.load;
+    (replica.variant.clone(), (replica.state.clone(), active < slots, queued > 0))
+}
+
+fn publish(session: Session, publication: Publication) -> AgentEffect {
+    AgentEffect::Publish(session, Box::new(publication))
+}

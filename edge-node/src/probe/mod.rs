@@ -1,0 +1,3 @@
+//! What this machine really is, and how it is. Nothing here is declared: what cannot be measured is absent.
+
+pub mod machine;

@@ -1,0 +1,12 @@
+//! The engines, each asked as the request core would ask it.
+#![cfg(feature = "llm")]
+
+#[path = "../canned/mod.rs"]
+mod canned;
+mod desk;
+mod llm;
+mod profiled;
+mod scratch;
+mod smollm2;
+mod tiny;
+mod upstream;

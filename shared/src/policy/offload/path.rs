@@ -1,0 +1,63 @@
+//! How an edge would reach another node, as far as whoever decides for the edge can know.
+
+use super::Scene;
+use crate::fleet::{Hop, NodeView, PathReport};
+use crate::ids::NodeId;
+use crate::units::{ByteRate, Micros};
+
+/// Round-trip time that is assumed where a path carries data but was not measured yet: that of a poor link, so that the
+/// unmeasured is not preferred to the measured.
+const RTT_UNKNOWN: Micros = Micros::from_millis(100);
+
+/// The path from the scene's edge to `node`: between the two, if one of them reports it; else through the hub.
+#[must_use]
+pub(super) fn between(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
+    let path = if scene.me == scene.edge { own(scene, node) } else { direct(scene, node).or_else(|| relayed(scene, node)) };
+    path.map(|path| PathReport { rtt: path.rtt.or(Some(RTT_UNKNOWN)), ..path })
+}
+
+/// The edge itself decides, and knows its paths.
+fn own(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
+    fresh(scene, scene.view.node(node)?)
+}
+
+/// As the edge reports it, or, seen from the other end, the node.
+fn direct(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
+    let reported = |from: &NodeId, to: &NodeId| {
+        let entry = scene.view.node(from)?;
+        let fresh = entry.reported.is_some_and(|at| scene.now.since(at) <= scene.stale_after);
+        entry.peers.get(to).filter(|_| fresh).cloned()
+    };
+    let reversed = |path: PathReport| PathReport { rate_out: path.rate_in, rate_in: path.rate_out, ..path };
+    reported(scene.edge, node).or_else(|| reported(node, scene.edge).map(reversed))
+}
+
+/// Up one uplink and down another; the hub's paths to both are theirs seen from the other end.
+fn relayed(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
+    let up = fresh(scene, scene.view.node(scene.edge)?)?;
+    let down = fresh(scene, scene.view.node(node)?)?;
+    let rtt = |path: &PathReport| path.rtt.unwrap_or(RTT_UNKNOWN);
+    Some(PathReport {
+        hop: Hop::Relay,
+        rtt: Some(rtt(&up) + rtt(&down)),
+        jitter: None,
+        rate_out: slower(up.rate_in, down.rate_out),
+        rate_in: slower(up.rate_out, down.rate_in),
+        loss: None,
+        metered: up.metered || down.metered,
+    })
+}
+
+/// The viewer's best path to a node that is not itself, unless it is too old to count on.
+fn fresh(scene: &Scene<'_>, entry: &NodeView) -> Option<PathReport> {
+    let usable = entry.paths.values().find(|path| path.value.hop != Hop::Local && path.age(scene.now) <= scene.stale_after);
+    usable.map(|path| path.value.clone())
+}
+
+/// The rate of two paths one after the other, as far as it is known.
+fn slower(a: Option<ByteRate>, b: Option<ByteRate>) -> Option<ByteRate> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if a.get() < b.get() { a } else { b }),
+        (known, None) | (None, known) => known,
+    }
+}

@@ -1,0 +1,233 @@
+//! The ingress' half: what happens to a client's request from its arrival to its record.
+
+use super::core::RequestCore;
+use super::event::{AttemptEvent, Effect};
+use super::limits::{ATTEMPTS_MAX, REQUESTS_MAX};
+use super::retry::not_resumable;
+use super::ticket::{Stage, Ticket};
+use crate::estimate::price;
+use crate::fleet::{FleetDelta, Load};
+use crate::ids::{AttemptId, NodeId, RequestId, VariantId};
+use crate::plan::{Actual, Candidate, Failure, Finish, Outcome, Reason, Usage};
+use crate::policy::dispatch::DispatchEvent;
+use crate::units::{Joules, Moment};
+use crate::work::LlmRequest;
+
+impl RequestCore {
+    pub(super) fn arrive(&mut self, now: Moment, request: LlmRequest, effects: &mut Vec<Effect>) {
+        let id = request.id;
+        if self.tickets.contains_key(&id) {
+            return;
+        }
+        let full = self.tickets.len() >= REQUESTS_MAX;
+        self.tickets.insert(id, Ticket::new(now, request));
+        if full {
+            self.finish(now, id, Outcome::Failed(Failure::Refused(Reason::QueueFull)), effects);
+            return;
+        }
+        self.retries.earn();
+        self.dispatch(now, id, None, effects);
+    }
+
+    /// The client went away: nobody wants the answer, and nobody is told.
+    pub(super) fn client_left(&mut self, now: Moment, id: RequestId, failure: Failure, effects: &mut Vec<Effect>) {
+        self.cancel_trial(now, id, &failure, effects);
+        self.finish(now, id, Outcome::Failed(failure), effects);
+    }
+
+    /// News of a remote attempt.
+    pub(super) fn remote(&mut self, now: Moment, attempt: AttemptId, event: AttemptEvent, effects: &mut Vec<Effect>) {
+        if self.is_live(attempt) {
+            self.attempt_news(now, attempt, event, effects);
+        }
+    }
+
+    /// Whether this is the live attempt of its request. News of any other are too late and mean nothing.
+    pub(super) fn is_live(&self, attempt: AttemptId) -> bool {
+        self.tickets.get(&attempt.request).and_then(Ticket::trial).is_some_and(|trial| trial.id == attempt)
+    }
+
+    /// News of the live attempt, wherever it runs.
+    pub(super) fn attempt_news(&mut self, now: Moment, attempt: AttemptId, event: AttemptEvent, effects: &mut Vec<Effect>) {
+        if !self.is_live(attempt) {
+            return;
+        }
+        let Some(ticket) = self.tickets.get_mut(&attempt.request) else { return };
+        match event {
+            AttemptEvent::Accepted(load) => {
+                ticket.alive(now, true);
+                self.heard_load(now, attempt, load);
+                effects.push(Effect::SendBody(attempt));
+            }
+            AttemptEvent::Refused(reason, load) => {
+                if let Some(load) = load {
+                    self.heard_load(now, attempt, load);
+                }
+                self.attempt_failed(now, attempt, Failure::Refused(reason), effects);
+            }
+            AttemptEvent::Progress => ticket.alive(now, true),
+            AttemptEvent::Content(tokens) => {
+                ticket.content(now, tokens);
+                effects.push(Effect::Deliver(attempt));
+            }
+            AttemptEvent::Ended(finish, usage) => self.attempt_ended(now, attempt, finish, usage, effects),
+            AttemptEvent::Failed(failure) => self.attempt_failed(now, attempt, failure, effects),
+        }
+    }
+
+    /// A timer of this request fired.
+    pub(super) fn look_at(&mut self, now: Moment, id: RequestId, effects: &mut Vec<Effect>) {
+        let Some(ticket) = self.tickets.get_mut(&id) else { return };
+        if ticket.deadline().is_some_and(|deadline| deadline <= now) {
+            self.cancel_trial(now, id, &Failure::DeadlineExceeded, effects);
+            self.finish(now, id, Outcome::Failed(Failure::DeadlineExceeded), effects);
+            return;
+        }
+        if ticket.due().is_none_or(|due| due > now) {
+            self.arm(id);
+            return;
+        }
+        match &ticket.stage {
+            Stage::Waiting { reason, .. } => {
+                let failure = Failure::Refused(reason.clone());
+                self.finish(now, id, Outcome::Failed(failure), effects);
+            }
+            // Waiting for a slot of this node is no silence: the deadline alone ends it.
+            Stage::Trying(trial) if self.executor.is_queued(trial.id) => {
+                ticket.alive(now, true);
+                self.arm(id);
+            }
+            Stage::Trying(trial) => {
+                let (attempt, failure) = (trial.id, Failure::Stalled(trial.silence(now)));
+                self.abandon(now, attempt, effects);
+                self.attempt_failed(now, attempt, failure, effects);
+            }
+        }
+    }
+
+    /// The live attempt failed: try elsewhere if that is allowed, else tell the client.
+    pub(super) fn attempt_failed(&mut self, now: Moment, attempt: AttemptId, failure: Failure, effects: &mut Vec<Effect>) {
+        let id = attempt.request;
+        let Some(candidate) = self.end_trial(now, id, &Outcome::Failed(failure.clone()), None) else { return };
+        self.blame(now, &candidate, &failure);
+        let Some(ticket) = self.tickets.get_mut(&id) else { return };
+        // Busy passes; everything else is a reason not to ask there again for this request.
+        if !matches!(&failure, Failure::Refused(Reason::Busy)) {
+            ticket.tried.push((candidate.node, candidate.variant));
+        }
+        let broken = ticket.delivered.0 > 0;
+        let stuck = broken && not_resumable(ticket.request.features).is_some();
+        let again = failure.elsewhere() && !stuck && ticket.next_attempt < ATTEMPTS_MAX && self.retries.spend();
+        if again {
+            self.dispatch(now, id, Some(failure), effects);
+        } else {
+            self.finish(now, id, Outcome::Failed(failure), effects);
+        }
+    }
+
+    /// The request is over: tell the client, keep the record.
+    pub(super) fn finish(&mut self, now: Moment, id: RequestId, outcome: Outcome, effects: &mut Vec<Effect>) {
+        let Some(ticket) = self.tickets.remove(&id) else { return };
+        self.waiting.remove(&id);
+        self.disarm(&ticket);
+        let variant = ticket.resume.clone();
+        let quality = variant.as_ref().and_then(|variant| self.catalogue.variant(variant)).map(|variant| variant.quality);
+        let record = ticket.into_record(now, self.config.me.clone(), outcome.clone(), quality);
+        match outcome {
+            Outcome::Answered(finish) => effects.push(Effect::Finish(id, finish, record.actual.usage)),
+            Outcome::Failed(Failure::ClientGone) => {}
+            Outcome::Failed(failure) => effects.push(Effect::Fail(id, failure)),
+        }
+        effects.push(Effect::Record(Box::new(record)));
+    }
+
+    fn attempt_ended(&mut self, now: Moment, attempt: AttemptId, finish: Finish, usage: Usage, effects: &mut Vec<Effect>) {
+        let id = attempt.request;
+        let Some(candidate) = self.end_trial(now, id, &Outcome::Answered(finish), Some(usage)) else { return };
+        self.suspects.acquit(&candidate.node, &candidate.variant);
+        if let Some(ticket) = self.tickets.get_mut(&id) {
+            // An answer of no tokens at all still was an answer of this variant.
+            ticket.resume.get_or_insert(candidate.variant);
+        }
+        self.finish(now, id, Outcome::Answered(finish), effects);
+    }
+
+    /// Closes the books on the live attempt and tells the policy. Returns where it ran.
+    fn end_trial(&mut self, now: Moment, id: RequestId, outcome: &Outcome, usage: Option<Usage>) -> Option<Candidate> {
+        let ticket = self.tickets.get_mut(&id)?;
+        let (trial, mut actual) = ticket.end_trial(now, outcome, usage)?;
+        let candidate = trial.choice.candidate.clone();
+        let costs = self.view.node(&candidate.node).map(|node| node.costs.clone()).unwrap_or_default();
+        let price_it = |actual: &mut Actual| {
+            let busy = actual.total - trial.choice.estimate.wait;
+            actual.energy = costs.busy.and_then(|watts| Joules::new(watts.get() * busy.as_secs_f64()).ok());
+            actual.money = price(&costs, actual.usage.prompt, actual.usage.output);
+        };
+        price_it(&mut actual);
+        ticket.price_last(|_, recorded| price_it(recorded));
+        self.count_open(&candidate.node, &candidate.variant, false);
+        let event = DispatchEvent::Outcome {
+            request: id,
+            node: &candidate.node,
+            variant: &candidate.variant,
+            choice: &trial.choice,
+            actual: &actual,
+            outcome,
+        };
+        self.tell_policy(now, &event);
+        self.changed = true;
+        Some(candidate)
+    }
+
+    /// Ends the live attempt, if there is one, because nobody wants its answer.
+    fn cancel_trial(&mut self, now: Moment, id: RequestId, failure: &Failure, effects: &mut Vec<Effect>) {
+        if let Some(attempt) = self.tickets.get(&id).and_then(Ticket::trial).map(|trial| trial.id) {
+            self.abandon(now, attempt, effects);
+            let _ = self.end_trial(now, id, &Outcome::Failed(failure.clone()), None);
+        }
+    }
+
+    /// Cancels the execution of an attempt, wherever it runs.
+    fn abandon(&mut self, now: Moment, attempt: AttemptId, effects: &mut Vec<Effect>) {
+        let local = self.tickets.get(&attempt.request).and_then(Ticket::trial).is_some_and(|trial| trial.local);
+        if local {
+            self.executor.cancel(now, attempt, effects);
+        } else {
+            effects.push(Effect::Reset(attempt));
+        }
+    }
+
+    /// Whose fault it was. A dead link or process concerns all replicas of the node, a failed engine only its own.
+    fn blame(&mut self, now: Moment, candidate: &Candidate, failure: &Failure) {
+        match failure {
+            Failure::Broken(_) | Failure::Stalled(_) if candidate.node != self.config.me => {
+                let replicas = self.view.node(&candidate.node).map(|node| node.replicas.keys().cloned().collect::<Vec<_>>());
+                for variant in replicas.into_iter().flatten() {
+                    self.suspects.accuse(now, &candidate.node, &variant);
+                }
+            }
+            Failure::Broken(_)
+            | Failure::Stalled(_)
+            | Failure::Engine(_)
+            | Failure::Refused(Reason::ReplicaFailed(_) | Reason::NoReplica) => {
+                self.suspects.accuse(now, &candidate.node, &candidate.variant);
+            }
+            _ => {}
+        }
+    }
+
+    fn heard_load(&mut self, now: Moment, attempt: AttemptId, load: Load) {
+        let Some(trial) = self.tickets.get(&attempt.request).and_then(Ticket::trial) else { return };
+        let Candidate { node, variant, .. } = trial.choice.candidate.clone();
+        self.view.apply(now, FleetDelta::Load { node, variant, load });
+    }
+
+    pub(super) fn count_open(&mut self, node: &NodeId, variant: &VariantId, more: bool) {
+        let key = (node.clone(), variant.clone());
+        let open = self.open.entry(key.clone()).or_default();
+        *open = if more { open.saturating_add(1) } else { open.saturating_sub(1) };
+        if *open == 0 {
+            self.open.remove(&key);
+        }
+    }
+}

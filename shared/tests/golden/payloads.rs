@@ -1,0 +1,217 @@
+//! A payload of every kind on MQTT.
+
+use crate::samples::Sample;
+use crate::values::*;
+use shared::estimate::Estimate;
+use shared::fleet::*;
+use shared::ids::*;
+use shared::plan::*;
+use shared::units::*;
+use shared::wire::mqtt::*;
+use shared::work::*;
+use std::collections::BTreeMap;
+
+fn signed<T>(message: T) -> Signed<T> {
+    Signed { session: Session { epoch: SessionEpoch(9), instance: Instance(u64::MAX) }, message }
+}
+
+pub(crate) fn payloads() -> Vec<Sample> {
+    let mut samples = vec![
+        Sample::json("status-online", signed(Status { online: true })),
+        Sample::json("status-offline", signed(Status { online: false })),
+        Sample::json("inventory", signed(inventory())),
+        Sample::json("telemetry", signed(telemetry())),
+        Sample::json("view", view()),
+        Sample::json("records", signed(Records { records: vec![record()] })),
+    ];
+    let states = [
+        AckState::Received,
+        AckState::Applied,
+        AckState::Failed("not sorted".to_owned()),
+        AckState::Unsupported("new".to_owned()),
+    ];
+    for (name, state) in ["received", "applied", "failed", "unsupported"].into_iter().zip(states) {
+        samples
+            .push(Sample::json(&format!("plan-ack-{name}"), signed(PlanAck { layer: Layer::Offload, epoch: epoch(42), state })));
+    }
+    samples.extend(plans().into_iter().map(|rows| Sample::json(&format!("plan-{}", rows.layer()), plan(rows))));
+    samples
+}
+
+fn inventory() -> Inventory {
+    Inventory {
+        node: node("eu/site-7/edge-1"),
+        tier: Tier::Device,
+        labels: BTreeMap::from([("rack".to_owned(), "3".to_owned())]),
+        machine: Machine {
+            cpu: Some("Cortex-A76".to_owned()),
+            cores: Some(4),
+            memory: Some(Bytes(8_000_000_000)),
+            os: Some("Linux 6.12".to_owned()),
+        },
+        costs: costs(),
+        addresses: vec!["10.0.0.5:7411".to_owned()],
+        version: "0.1.0".to_owned(),
+    }
+}
+
+fn telemetry() -> Telemetry {
+    Telemetry {
+        node: node("eu/site-7/edge-1"),
+        cpu: Some(fraction(0.5)),
+        memory_available: Some(Bytes(3_000_000_000)),
+        load_1m: Some(1.75),
+        received: Some(Bytes(1)),
+        sent: Some(Bytes(2)),
+        replicas: vec![replica(ReplicaState::Ready)],
+        uplink: Some(path(Hop::Direct)),
+        peers: BTreeMap::from([(node("eu/site-7/edge-2"), path(Hop::Direct))]),
+    }
+}
+
+fn catalogue() -> Catalogue {
+    let served = Variant {
+        id: variant("smollm2-135m-q8"),
+        weights_sha256: Some("ef".repeat(32)),
+        quantisation: "q8_0".to_owned(),
+        context: Tokens(2048),
+        memory: Bytes(180_000_000),
+        quality: Quality::new(0.25).expect("from 0 to 1"),
+        quality_source: "IFEval 2025, model card".to_owned(),
+    };
+    let assistant = Service { id: service("assistant"), aliases: vec![service("gpt-tiny")], variants: vec![served] };
+    Catalogue::new([assistant]).expect("no contradiction")
+}
+
+fn view() -> ViewMessage {
+    let seen = ViewNode {
+        node: node("eu/cloud/gpu-1"),
+        tier: Tier::Cloud,
+        state: NodeState::Online,
+        costs: costs(),
+        addresses: vec!["203.0.113.7:7411".to_owned()],
+        uplink: Some(path(Hop::Direct)),
+        replicas: vec![replica(ReplicaState::Ready)],
+        age: Some(Micros::from_millis(800)),
+    };
+    ViewMessage {
+        epoch: epoch(77),
+        nodes: vec![seen],
+        catalogue: Some(catalogue()),
+        revoked: vec!["0a1b".to_owned()],
+        drain: true,
+    }
+}
+
+/// A request that waited, was tried in vain, and was then answered elsewhere.
+fn record() -> Record {
+    let request = RequestId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+    let usage = Usage { prompt: Tokens(118), output: Tokens(64), cached: Tokens(0) };
+    let actual = Actual {
+        first_token: Some(Micros::from_millis(310)),
+        per_token: Some(Micros::from_millis(21)),
+        total: Micros::from_millis(1_650),
+        usage,
+        energy: Joules::new(12.5).ok(),
+        money: Some(MicroDollars(31)),
+    };
+    let choice = |name: &str| Choice {
+        candidate: Candidate { node: node(name), hop: Hop::Relay, variant: variant("smollm2-135m-q8"), split: Split::Whole },
+        estimate: Estimate {
+            first_token: Micros::from_millis(290),
+            wait: Micros::ZERO,
+            per_token: Micros::from_millis(20),
+            total: Micros::from_millis(1_570),
+            spread: fraction(0.125),
+            energy: Joules::new(12.0).ok(),
+            money: Some(MicroDollars(30)),
+            quality: Quality::new(0.25).expect("from 0 to 1"),
+        },
+    };
+    let decision = |number, verdict| Decision {
+        attempt: AttemptId { request, number },
+        at: Moment(5_000_000),
+        policy: "min-latency".to_owned(),
+        verdict,
+        others: vec![choice("eu/cloud/gpu-2")],
+        rejected: vec![Rejected { node: node("eu/site-7/edge-1"), variant: variant("smollm2-135m-q8"), reason: Reason::Busy }],
+        counts: BTreeMap::from([("busy".to_owned(), 1)]),
+        fingerprint: u64::MAX,
+        grant: epoch(42),
+        age: Micros::from_millis(800),
+        degraded: false,
+    };
+    let attempt =
+        |number, verdict, outcome| AttemptRecord { decision: decision(number, verdict), actual: actual.clone(), outcome };
+    let slo = Slo { first_token: Some(Micros::from_millis(500)), end_to_end: Some(Micros::from_secs(4)), ..Slo::default() };
+    Record {
+        request,
+        ingress: node("eu/site-7/edge-1"),
+        service: service("assistant"),
+        needs: Needs { slo, residency: Residency::Anywhere, session: Some(7) },
+        arrived: Moment(4_900_000),
+        waited: Micros::from_millis(100),
+        attempts: vec![
+            attempt(0, Verdict::Wait(Reason::Busy), None),
+            attempt(
+                0,
+                Verdict::Assign(choice("eu/cloud/gpu-1")),
+                Some(Outcome::Failed(Failure::Broken("eu/cloud/gpu-1".to_owned()))),
+            ),
+            attempt(1, Verdict::Assign(choice("eu/cloud/gpu-1")), Some(Outcome::Answered(Finish::Stop))),
+        ],
+        served_by: Some((node("eu/cloud/gpu-1"), variant("smollm2-135m-q8"))),
+        quality: Quality::new(0.25).ok(),
+        actual: actual.clone(),
+        outcome: Outcome::Answered(Finish::Stop),
+        attained: Some(true),
+    }
+}
+
+fn plan(rows: PlanRows) -> Plan {
+    Plan {
+        scope: ScopeId::new("eu/site-7/edge-1").expect("good"),
+        owner: node("core/hub"),
+        epoch: epoch(42),
+        based_on: Some(epoch(40)),
+        valid_for: Micros::from_secs(15),
+        rows,
+    }
+}
+
+fn plans() -> Vec<PlanRows> {
+    let (to, with) = (node("eu/cloud/gpu-1"), variant("smollm2-135m-q8"));
+    let target = Target { node: to.clone(), variant: with.clone(), share: fraction(0.5), open_max: 5 };
+    vec![
+        PlanRows::Placement(vec![PlacementRow { node: to, variant: with.clone() }]),
+        PlanRows::Offload(vec![OffloadRow {
+            edge: node("eu/site-7/edge-1"),
+            service: service("assistant"),
+            targets: vec![target],
+        }]),
+        PlanRows::Allocation(vec![AllocationRow { variant: with, slots: 4, queue_max: 16 }]),
+        PlanRows::Dispatch(DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::json!({"margin": 0.2}) }),
+    ]
+}
+
+#[test]
+fn topics_are_called_as_ever() {
+    let edge = || node("eu/site-7/edge-1");
+    let topics = [
+        (Topic::Status(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/status", true),
+        (Topic::Inventory(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/inventory", true),
+        (Topic::Telemetry(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/telemetry", true),
+        (Topic::PlanAck(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/plan-ack", true),
+        (Topic::Records(edge()), "tidegate/v1/nodes/eu.site-7.edge-1/records", true),
+        (Topic::Plan(edge(), Layer::Offload), "tidegate/v1/plans/eu.site-7.edge-1/offload", false),
+        (Topic::View(edge()), "tidegate/v1/views/eu.site-7.edge-1", false),
+    ];
+    for (topic, name, from_node) in topics {
+        assert_eq!(topic.name(), name);
+        assert_eq!(Topic::parse(name), Some(topic.clone()));
+        assert_eq!((topic.node(), topic.from_node()), (&edge(), from_node));
+        for other in [format!("{name}/more"), name.replace("v1", "v2"), name.replace('.', "/"), name.replace("edge-1", "#")] {
+            assert_eq!(Topic::parse(&other), None, "{other}");
+        }
+    }
+}

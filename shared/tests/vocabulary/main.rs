@@ -1,0 +1,8 @@
+//! The nouns: what a view remembers, what a catalogue refuses, where a text may go, what an estimate depends on, what a checker
+//! finds.
+
+mod catalogue;
+mod check;
+mod predict;
+mod residency;
+mod view;
