@@ -47,6 +47,7 @@ async fn whoever_is_not_the_expected_member_is_refused() {
     let link = soon("no certificate", nameless.connect_to_join(address, &fleet.sha256())).await;
     link.expect_err("b is no hub and admits no joiners");
 
+    until("all are counted", || b.refused() >= 3).await;
     // And b still serves.
     soon("the right one", a.connect(address, &node("site/b"))).await.expect("connected");
     let link = soon("accepting", accepting).await.expect("task").expect("link");
@@ -256,12 +257,19 @@ async fn peers_of_a_program_that_was_killed_notice_when_it_is_back() {
     let b = b.await.expect("task");
     let address = b.local_addr().expect("address");
     let mut acceptor = b.acceptor();
-    let _accepting = first_life.spawn(async move {
-        let _link = acceptor.next().await;
+    let _serving = first_life.spawn(async move {
+        let link = acceptor.next().await.expect("a connection");
+        let mut stream = link.accept().await.expect("a stream");
+        let asked = stream.reader.read().await.expect("read").expect("a frame");
+        stream.writer.write(&asked).await.expect("written");
         std::future::pending::<()>().await;
     });
     let a = fleet.endpoint(&fleet.member("site/a", Role::Node), Admit::Members);
     let link = soon("connecting", a.connect(address, &node("site/b"))).await.expect("connected");
+    // Only a handshake that both ends know to be over can be reset; with an answer in hand it is.
+    let mut stream = link.open().await.expect("stream");
+    stream.writer.write(&ping(1)).await.expect("written");
+    assert_eq!(soon("an answer", stream.reader.read()).await.expect("read"), Some(ping(1)));
     let silent = soon("killed", tokio::task::spawn_blocking(move || first_life.shutdown_timeout(Duration::from_millis(10))));
     silent.await.expect("killed");
     drop(b);

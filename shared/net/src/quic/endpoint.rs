@@ -10,6 +10,7 @@ use shared::ids::NodeId;
 use shared::wire::ALPN;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -73,6 +74,8 @@ pub async fn resolve(address: &str) -> Result<Vec<SocketAddr>, QuicError> {
 pub struct Endpoint {
     inner: quinn::Endpoint,
     clock: CertClock,
+    /// Handshakes of others that began and failed.
+    failed: Arc<AtomicU64>,
     listening: Option<Arc<Listening>>,
 }
 
@@ -97,7 +100,7 @@ impl Endpoint {
         let server = server_config(identity, admit, clock)?;
         let inner = open(listen, secret, Some(server))?;
         let listening = Some(Arc::new(Listening { admit, identity: RwLock::new(identity.clone()) }));
-        Ok(Self { inner, clock: clock.clone(), listening })
+        Ok(Self { inner, clock: clock.clone(), failed: Arc::default(), listening })
     }
 
     /// A socket that only dials, for a machine that has no identity yet.
@@ -106,7 +109,7 @@ impl Endpoint {
     /// [`QuicError::Bind`].
     pub fn nameless(local: SocketAddr, clock: &CertClock) -> Result<Self, QuicError> {
         let inner = open(local, &ResetSecret::random(), None)?;
-        Ok(Self { inner, clock: clock.clone(), listening: None })
+        Ok(Self { inner, clock: clock.clone(), failed: Arc::default(), listening: None })
     }
 
     /// Where it listens.
@@ -115,6 +118,14 @@ impl Endpoint {
     /// [`QuicError::Dial`] when the system does not say.
     pub fn local_addr(&self) -> Result<SocketAddr, QuicError> {
         self.inner.local_addr().map_err(|error| QuicError::Dial { address: "own socket".to_owned(), why: error.to_string() })
+    }
+
+    /// Connections of others that did not come about: failed handshakes, and those for which there was no place. Datagrams that
+    /// are no handshake at all are not counted.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        let stats = self.inner.stats();
+        self.failed.load(Ordering::Relaxed) + stats.refused_handshakes + stats.ignored_handshakes
     }
 
     /// Uses a renewed identity from now on; open connections stay.
@@ -165,6 +176,7 @@ impl Endpoint {
     pub fn acceptor(&self) -> Acceptor {
         Acceptor {
             endpoint: self.inner.clone(),
+            failed: Arc::clone(&self.failed),
             tasks: JoinSet::new(),
             places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             strangers: Arc::new(Semaphore::new(JOINERS_MAX)),
@@ -208,6 +220,7 @@ fn established(connection: quinn::Connection, place: Option<OwnedSemaphorePermit
 #[derive(Debug)]
 pub struct Acceptor {
     endpoint: quinn::Endpoint,
+    failed: Arc<AtomicU64>,
     /// Handshakes, and the timers of clients without a certificate.
     tasks: JoinSet<Option<Link>>,
     places: Arc<Semaphore>,
@@ -241,7 +254,7 @@ impl Acceptor {
             // Fails only when a retry is impossible, which was just asked.
             return drop(incoming.retry());
         }
-        self.tasks.spawn(handshake(incoming, place));
+        self.tasks.spawn(handshake(incoming, place, Arc::clone(&self.failed)));
     }
 
     /// Clients without a certificate get few places and little time.
@@ -265,18 +278,15 @@ impl Acceptor {
     }
 }
 
-async fn handshake(incoming: quinn::Incoming, place: OwnedSemaphorePermit) -> Option<Link> {
+async fn handshake(incoming: quinn::Incoming, place: OwnedSemaphorePermit, failed: Arc<AtomicU64>) -> Option<Link> {
     let address = incoming.remote_address();
-    let failed = |why: &dyn std::fmt::Display| tracing::debug!(%address, %why, "handshake failed");
-    let connecting = incoming.accept().inspect_err(|error| failed(error)).ok()?;
-    match timeout(DIAL_TIME_MAX, connecting).await {
-        Ok(Ok(connection)) => established(connection, Some(place)).inspect_err(|error| failed(error)).ok(),
-        Ok(Err(error)) => {
-            failed(&error);
-            None
-        }
-        Err(_) => {
-            failed(&"silent");
+    let connected =
+        async { Ok(timeout(DIAL_TIME_MAX, incoming.accept()?).await.map_err(|_| QuicError::Silent(address.to_string()))??) };
+    match connected.await.and_then(|connection| established(connection, Some(place))) {
+        Ok(link) => Some(link),
+        Err(why) => {
+            failed.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%address, %why, "handshake failed");
             None
         }
     }

@@ -109,7 +109,9 @@ impl Link {
     /// Where packets of the other end come from now; changes when it migrates.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.connection.remote_address()
+        let address = self.connection.remote_address();
+        // A socket that serves both families shows IPv4 as a part of IPv6, which nobody would recognise.
+        SocketAddr::new(address.ip().to_canonical(), address.port())
     }
 
     /// Tells connections of one process apart.
