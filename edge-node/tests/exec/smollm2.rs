@@ -102,8 +102,19 @@ async fn a_cancel_in_a_long_prompt_takes_two_steps_while_another_keeps_its_pace(
     let mut steady = ask(&engine, chat("Write a long story.", Sampling { max_tokens: 2_000, seed: 1, ..Sampling::default() }));
     assert!(matches!(steady.next_real().await, Some(ExecEvent::Tokens(_))));
     let mut long = ask(&engine, plain(&"the tide ".repeat(1_000), greedy(5)));
-    // The other stream's tokens keep coming between the pieces of the long prompt.
-    steady.fresh(6).await;
+    // Its first sign of life comes when its prompt has been computed on for a while; the other stream's tokens keep coming.
+    let mut between = 0;
+    loop {
+        tokio::select! {
+            Some(event) = long.events.recv() => {
+                assert_eq!(event, ExecEvent::Progress);
+                break;
+            }
+            Some(event) = steady.events.recv() => between += u32::from(matches!(event, ExecEvent::Tokens(_))),
+        }
+    }
+    assert!(between > 0, "the other stream stood still");
+    steady.fresh(2).await;
     let began = Instant::now();
     long.cancel.cancel();
     let mut tokens = 0;
