@@ -95,6 +95,8 @@ pub struct Running {
     engines: Arc<BTreeMap<VariantId, Arc<dyn Engine>>>,
     endpoint: Option<Endpoint>,
     http: SocketAddr,
+    /// Held as long as the agent runs: its lock keeps a second one out.
+    folder: Arc<StateFolder>,
 }
 
 /// What a node that joined a fleet has.
@@ -142,15 +144,19 @@ impl Running {
             let acceptor = joined.endpoint.acceptor();
             tasks.spawn_vital("peer acceptor", peers::accept(acceptor, network, handle.clone(), Arc::clone(&links)));
             let Joined { membership, member, endpoint, .. } = joined;
-            tasks.spawn("renewal", Renewal { membership, member, endpoint, links, folder }.run(tasks.cancelled()));
+            tasks.spawn(
+                "renewal",
+                Renewal { membership, member, endpoint, links, folder: Arc::clone(&folder) }.run(tasks.cancelled()),
+            );
         }
         let counters = Arc::new(FrontCounters::default());
         let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters) });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
         let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
+        store::note_http_address(folder.path(), http)?;
         tracing::info!(node = %handle.node(), %http, joined = endpoint.is_some(), "agent started");
-        Ok(Self { handle, tasks, front, engines, endpoint, http })
+        Ok(Self { handle, tasks, front, engines, endpoint, http, folder })
     }
 
     /// Where the HTTP API listens.
@@ -200,6 +206,7 @@ impl Running {
         if let Some(endpoint) = &self.endpoint {
             endpoint.close(Code::DONE, "shutdown", GOODBYE_MAX).await;
         }
+        store::forget_http_address(self.folder.path());
         front.and(tasks)
     }
 
@@ -212,6 +219,14 @@ impl Running {
         while self.handle.look(busy).await == Ok(true) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Tasks hold clones of their group, so it does not end by itself.
+        self.front.cancel();
+        self.tasks.cancel();
     }
 }
 

@@ -9,12 +9,15 @@ use shared_net::host::{StateFolder, Tasks, write_private};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
 const AGENT_FILE: &str = "agent.json";
 const MEMBER_FILE: &str = "member.json";
+/// Where a running agent answers, for the commands that ask it.
+const HTTP_FILE: &str = "http-address";
 const RECORDS_FILE: &str = "records.jsonl";
 const RECORDS_OLD_FILE: &str = "records.old.jsonl";
 /// Bytes of the newer of the two files of records. When it is full it becomes the older one, so at most twice this is on disk, and
@@ -78,6 +81,27 @@ impl Member {
     pub fn save(&self, folder: &Path) -> Result<(), StoreError> {
         write(&folder.join(MEMBER_FILE), self)
     }
+}
+
+/// Notes where this agent answers.
+///
+/// # Errors
+/// [`StoreError::File`].
+pub(super) fn note_http_address(folder: &Path, address: SocketAddr) -> Result<(), StoreError> {
+    let path = folder.join(HTTP_FILE);
+    write_private(&path, address.to_string().as_bytes()).map_err(|source| StoreError::File { doing: "writing", path, source })
+}
+
+/// Takes the note back.
+pub(super) fn forget_http_address(folder: &Path) {
+    // One that is left over leads to nobody, and the next start replaces it.
+    drop(std::fs::remove_file(folder.join(HTTP_FILE)));
+}
+
+/// Where the agent with this state folder answers, if one runs.
+#[must_use]
+pub fn http_address_of(folder: &Path) -> Option<SocketAddr> {
+    std::fs::read_to_string(folder.join(HTTP_FILE)).ok()?.trim().parse().ok()
 }
 
 /// What an earlier life left. A damaged file counts as none and is named in the log: it holds nothing that the hub does not know,

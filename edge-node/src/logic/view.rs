@@ -183,7 +183,7 @@ fn show(shown: ViewNode, connected: bool, uplink: Option<&PathReport>, deltas: &
     });
 }
 
-/// The way through the hub: both halves one after the other. Of the round trip half of the truth is better than none: a path
+/// The way through the hub: both halves one after the other; `theirs` is the hub's own path to the node. Of the round trip half of the truth is better than none: a path
 /// without one would look instantaneous.
 fn relayed(ours: &PathReport, theirs: &PathReport) -> PathReport {
     let both = |a: Option<Micros>, b: Option<Micros>| Some(a? + b?);
@@ -191,8 +191,8 @@ fn relayed(ours: &PathReport, theirs: &PathReport) -> PathReport {
         hop: Hop::Relay,
         rtt: both(ours.rtt, theirs.rtt).or(ours.rtt).or(theirs.rtt),
         jitter: both(ours.jitter, theirs.jitter),
-        rate_out: ours.rate_out.zip(theirs.rate_in).map(|(a, b)| if a <= b { a } else { b }),
-        rate_in: ours.rate_in.zip(theirs.rate_out).map(|(a, b)| if a <= b { a } else { b }),
+        rate_out: ours.rate_out.zip(theirs.rate_out).map(|(a, b)| if a <= b { a } else { b }),
+        rate_in: ours.rate_in.zip(theirs.rate_in).map(|(a, b)| if a <= b { a } else { b }),
         loss: None,
         metered: ours.metered || theirs.metered,
     }

@@ -24,6 +24,8 @@ pub(crate) enum Step {
     Chunk(Value),
     /// These bytes as they are.
     Raw(&'static str),
+    /// Nothing until the test says [`Canned::go_on`].
+    Hold,
     /// Nothing, for ever.
     Silence,
     /// The connection is cut.
@@ -66,6 +68,7 @@ struct Desk {
     seen: Mutex<Vec<Seen>>,
     healthy: Mutex<bool>,
     open: watch::Sender<u32>,
+    go_on: tokio::sync::Notify,
 }
 
 /// The running server; it ends when this is dropped.
@@ -110,6 +113,11 @@ impl Canned {
 
     pub(crate) fn set_healthy(&self, healthy: bool) {
         *lock(&self.desk.healthy) = healthy;
+    }
+
+    /// Ends one [`Step::Hold`].
+    pub(crate) fn go_on(&self) {
+        self.desk.go_on.notify_one();
     }
 
     /// All calls so far.
@@ -164,6 +172,10 @@ async fn complete(State(desk): State<Arc<Desk>>, uri: axum::http::Uri, headers: 
             let open = Open::new(&desk);
             let stream = stream::unfold((steps.into_iter(), open), move |(mut steps, open)| async move {
                 let bytes = match steps.next()? {
+                    Step::Hold => {
+                        open.0.go_on.notified().await;
+                        Ok(Bytes::new())
+                    }
                     Step::Silence => std::future::pending().await,
                     Step::Cut => Err(std::io::Error::other("cut")),
                     step => Ok(bytes_of(step, chat)),
@@ -181,7 +193,7 @@ fn bytes_of(step: Step, chat: bool) -> Bytes {
         Step::Chunk(document) => document,
         Step::Say(word) if chat => json!({ "choices": [{ "index": 0, "delta": { "content": word } }] }),
         Step::Say(word) => json!({ "choices": [{ "index": 0, "text": word }] }),
-        Step::Silence | Step::Cut => return Bytes::new(),
+        Step::Hold | Step::Silence | Step::Cut => return Bytes::new(),
     };
     Bytes::from(format!("data: {document}\n\n"))
 }

@@ -6,7 +6,6 @@ use candle_core::quantized::GgmlDType;
 use edge_node::exec::llm::{CacheForm, Llm, LlmConfig, load};
 use edge_node::exec::{Engine, ExecEvent};
 use shared::fleet::{ProfileSource, ReplicaState};
-use shared::ids::VariantId;
 use shared::plan::{Failure, Finish, Reason};
 use shared::units::{Bytes, Micros, Tokens};
 use shared::wire::body::{Message, Prompt, Sampling};

@@ -65,11 +65,17 @@ async fn a_malformed_event_is_skipped() {
 
 #[tokio::test]
 async fn a_cut_or_an_early_end_is_a_broken_connection() {
-    for last in [vec![Step::Cut], vec![]] {
-        let steps = [vec![Step::Say("a"), Step::Say("b")], last].concat();
-        let answer = answer_to(Script::Stream(steps), json!({})).await;
-        assert_eq!(answer.text, "ab");
-        assert!(matches!(answer.failure, Some(Failure::Broken(_))), "{answer:?}");
+    let canned = Canned::start().await;
+    let engine = engine(&canned, json!({})).await;
+    for last in [vec![Step::Hold, Step::Cut], vec![Step::Hold]] {
+        canned.script(Script::Stream([vec![Step::Say("a"), Step::Say("b")], last].concat()));
+        let mut asked = ask(&engine, chat("hello", greedy(8)));
+        for _ in 0..2 {
+            assert!(matches!(asked.next_real().await, Some(ExecEvent::Tokens(_))));
+        }
+        canned.go_on();
+        let rest = asked.all().await;
+        assert!(matches!(rest.failure, Some(Failure::Broken(_))), "{rest:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which candidates may serve a request, found by looking at everything, without the code under test.
 
-use crate::fleets::{Ask, Instance, STALE_AFTER};
+use crate::asks::Ask;
+use crate::fleets::{Instance, STALE_AFTER};
 use shared::estimate::predict;
 use shared::fleet::{Hop, NodeState, NodeView, PathReport, ReplicaReport, ReplicaState};
 use shared::ids::{NodeId, VariantId};

@@ -1,7 +1,8 @@
 //! What every dispatch policy owes.
 
+use crate::asks::Ask;
 use crate::brute::{Verdict, judge_all};
-use crate::fleets::{Ask, Flavour, Instance, Naming, run_seed};
+use crate::fleets::{Flavour, Instance, Naming, run_seed};
 use shared::plan::{Actual, Choice, DispatchSetting, Finish, Outcome, Reason};
 use shared::policy::dispatch::{Action, Assessment, DispatchEvent, Dispatcher, TABLE};
 use shared::units::Micros;

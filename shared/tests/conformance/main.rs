@@ -3,6 +3,7 @@
 //! The suites iterate the tables: a new policy is held to them by its row alone. Seeds are drawn anew in each run and printed;
 //! `TIDEGATE_SEED=… cargo test -p shared --test conformance` repeats one.
 
+mod asks;
 mod boundary;
 mod brute;
 mod dispatch;

@@ -25,7 +25,7 @@ pub struct LlmConfig {
     /// Requests that run at once. Each reserves the cache of a whole context.
     #[serde(default = "slots_default")]
     pub slots: u32,
-    /// Threads that compute, all models of the process together; all cores when absent. Takes effect through
+    /// Threads that compute, all models of the process together; all cores but one when absent. Takes effect through
     /// [`super::set_threads`], which a program calls before it starts any thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,

@@ -129,11 +129,10 @@ impl Model {
         if start + tokens > self.shape.context {
             candle_core::bail!("{tokens} tokens after position {start} exceed the context of {}", self.shape.context)
         }
-        let mask = if tokens > 1 { Some(causal_mask(tokens, start)?) } else { None };
         let mut hidden = hidden.clone();
         for (index, layer) in layers.zip(chosen) {
             let normed = candle_nn::ops::rms_norm(&hidden, &layer.attention_norm, self.shape.epsilon)?;
-            hidden = (hidden + self.attend(layer, index, &normed, start, mask.as_ref(), cache)?)?;
+            hidden = (hidden + self.attend(layer, index, &normed, start, cache)?)?;
             let normed = candle_nn::ops::rms_norm(&hidden, &layer.inner_norm, self.shape.epsilon)?;
             let gated = (candle_nn::ops::silu(&layer.gate.forward(&normed)?)? * layer.up.forward(&normed)?)?;
             hidden = (hidden + layer.down.forward(&gated)?)?;
@@ -141,39 +140,29 @@ impl Model {
         Ok(hidden)
     }
 
-    fn attend(
-        &self,
-        layer: &Layer,
-        index: usize,
-        x: &Tensor,
-        start: usize,
-        mask: Option<&Tensor>,
-        cache: &mut Cache,
-    ) -> Result<Tensor> {
+    /// Attention is computed token by token, in the very shapes of decoding. Quantised products round activations, which
+    /// turns a last bit into a tenth of a logit some layers on; so an answer would depend on how its prompt was cut into
+    /// pieces, and a resumed stream would not be the unbroken one.
+    fn attend(&self, layer: &Layer, index: usize, x: &Tensor, start: usize, cache: &mut Cache) -> Result<Tensor> {
         let Shape { heads, kv_heads, head, .. } = self.shape;
         let tokens = x.dim(0)?;
         let split = |x: Tensor, heads: usize| x.reshape((tokens, heads, head))?.transpose(0, 1)?.contiguous();
         let query = self.rotation.apply(&split(layer.query.forward(x)?, heads)?, start)?;
+        let query = (query * (head as f64).sqrt().recip())?;
         let key = self.rotation.apply(&split(layer.key.forward(x)?, kv_heads)?, start)?;
         let value = split(layer.value.forward(x)?, kv_heads)?;
         let (keys, values) = cache.append(index, start, &key, &value)?;
-        let length = start + tokens;
 
-        // The query heads that share a key head lie next to each other, so that they become rows of one product.
-        let shared = heads / kv_heads;
-        let query = (query * (head as f64).sqrt().recip())?.reshape((kv_heads, shared * tokens, head))?;
-        let mut scores = query.matmul(&keys.transpose(1, 2)?)?;
-        if let Some(mask) = mask {
-            scores = scores.reshape((kv_heads * shared, tokens, length))?.broadcast_add(mask)?.reshape((
-                kv_heads,
-                shared * tokens,
-                length,
-            ))?;
+        let mut mixed = Vec::with_capacity(tokens);
+        for token in 0..tokens {
+            let seen = start + token + 1;
+            // The query heads that share a key head lie next to each other, so that they become rows of one product.
+            let query = query.narrow(1, token, 1)?.reshape((kv_heads, heads / kv_heads, head))?;
+            let scores = query.matmul(&keys.narrow(1, 0, seen)?.transpose(1, 2)?)?;
+            let weights = candle_nn::ops::softmax_last_dim(&scores)?;
+            mixed.push(weights.matmul(&values.narrow(1, 0, seen)?)?.reshape((1, heads * head))?);
         }
-        let weights = candle_nn::ops::softmax_last_dim(&scores)?;
-        let mixed = weights.matmul(&values)?.reshape((heads, tokens, head))?;
-        let mixed = mixed.transpose(0, 1)?.contiguous()?.reshape((tokens, heads * head))?;
-        layer.output.forward(&mixed)
+        layer.output.forward(&Tensor::cat(&mixed, 0)?)
     }
 
     /// Logits of the token after the last of these hidden states.
@@ -185,14 +174,4 @@ impl Model {
         let normed = candle_nn::ops::rms_norm(&last.contiguous()?, &self.norm, self.shape.epsilon)?;
         self.head.forward(&normed)?.flatten_all()?.to_vec1()
     }
-}
-
-/// Zero where a token may look, minus infinity where it may not: (tokens, start + tokens).
-fn causal_mask(tokens: usize, start: usize) -> Result<Tensor> {
-    let length = start + tokens;
-    let mut mask = vec![0.0; tokens * length];
-    for (token, row) in mask.chunks_exact_mut(length).enumerate() {
-        row.iter_mut().skip(start + token + 1).for_each(|cell| *cell = f32::NEG_INFINITY);
-    }
-    Tensor::from_vec(mask, (1, tokens, length), &Device::Cpu)
 }

@@ -18,9 +18,14 @@ const VARIABLES: [&str; 2] = ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"];
 /// Sets the number of threads that compute, for all models of this process. To be called first thing in `main`, before any
 /// other thread runs. A number already in the environment is the operator's, and stays.
 ///
+/// The threads wait for each other by spinning at every product. On a machine that others keep busy as well, each wait
+/// lasts until the scheduler is kind: two threads on two busy cores were measured at a twentieth of the speed of one. So the
+/// default leaves a core to the rest of the world.
+///
 /// # Errors
 /// [`TooLate`] when other threads run already, or where that cannot be known.
-pub fn set_threads(threads: u32) -> Result<(), TooLate> {
+pub fn set_threads(threads: Option<u32>) -> Result<(), TooLate> {
+    let threads = threads.unwrap_or_else(threads_default).max(1);
     if VARIABLES.iter().all(|name| std::env::var_os(name).is_some()) {
         return Ok(());
     }
@@ -34,11 +39,17 @@ pub fn set_threads(threads: u32) -> Result<(), TooLate> {
             // SAFETY: the environment must not be written while another thread reads it; there is no other thread.
             #[expect(unsafe_code, reason = "the pools can be sized in no other way; no other thread runs, as was just checked")]
             unsafe {
-                std::env::set_var(name, threads.max(1).to_string());
+                std::env::set_var(name, threads.to_string());
             }
         }
     }
     Ok(())
+}
+
+/// All cores but one.
+fn threads_default() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores).unwrap_or(1).saturating_sub(1).max(1)
 }
 
 #[cfg(test)]
@@ -49,7 +60,7 @@ mod tests {
     fn refused_beside_other_threads() {
         // The test runner has threads of its own.
         if VARIABLES.iter().any(|name| std::env::var_os(name).is_none()) {
-            assert!(set_threads(1).is_err());
+            assert!(set_threads(Some(1)).is_err());
         }
     }
 }

@@ -10,29 +10,33 @@ use std::time::Instant;
 const PROMPT_TOKENS: usize = 64;
 /// Tokens generated after it.
 const DECODE_TOKENS: usize = 16;
-/// Rounds: the first also warms memory and thread pool, and is thrown away.
-const ROUNDS: usize = 2;
+/// Tokens of each kind in the round before, which warms memory and threads and is thrown away.
+const WARM_TOKENS: usize = 2;
 /// Piece of the prompt computed at once, as for requests.
 const CHUNK_TOKENS: usize = 16;
 
 /// Runs a short sequence and says how fast it was.
 pub(super) fn measure(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<Profile, ModelError> {
-    let mut seen = Observation::default();
-    for _ in 0..ROUNDS {
-        seen = round(model, form, go_on)?;
-    }
+    round(model, form, WARM_TOKENS, WARM_TOKENS, go_on)?;
+    let seen = round(model, form, PROMPT_TOKENS, DECODE_TOKENS, go_on)?;
     let mut learner = Learner::default();
     learner.observe(&seen);
     let profile = learner.profile().ok_or_else(|| candle_core::Error::Msg("no time was measured".to_owned()))?;
     Ok(Profile { source: ProfileSource::WarmUp, ..profile })
 }
 
-fn round(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<Observation, ModelError> {
+fn round(
+    model: &Model,
+    form: CacheForm,
+    prompt: usize,
+    decode: usize,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Observation, ModelError> {
     let shape = model.shape();
     let layers = 0..shape.layers;
     let mut cache = model.cache(form);
     let id = |position: usize| u32::try_from(position * 7_919 % shape.vocabulary).unwrap_or(0);
-    let ids: Vec<u32> = (0..PROMPT_TOKENS.min(shape.context / 2).max(1)).map(id).collect();
+    let ids: Vec<u32> = (0..prompt.min(shape.context / 2).max(1)).map(id).collect();
 
     let mut position = 0;
     let began = Instant::now();
@@ -48,7 +52,7 @@ fn round(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<Obs
     let began = Instant::now();
     let mut head_seconds = 0.0;
     let mut decoded = 0;
-    while decoded < DECODE_TOKENS && position < shape.context {
+    while decoded < decode && position < shape.context {
         if !go_on() {
             return Err(ModelError::Stopped);
         }

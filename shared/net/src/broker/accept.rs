@@ -10,6 +10,7 @@ use mqtt5::broker::client_handler::ClientHandler;
 use mqtt5::broker::tls_acceptor::TlsStreamWrapper;
 use mqtt5::broker::transport::BrokerTransport;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -50,6 +51,7 @@ impl Acceptor {
 
     fn begin(&self, socket: TcpStream, address: SocketAddr, stop: &CancellationToken) {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            self.inner.refused.fetch_add(1, Ordering::Relaxed);
             return tracing::warn!(%address, limit = CLIENTS_MAX, "too many MQTT clients: one was dropped");
         };
         let (number, pushed_out) = lock(&self.waiting).begin(address.ip());
@@ -64,7 +66,10 @@ impl Acceptor {
             lock(&waiting).end(number);
             match stream {
                 Some(stream) => serve(inner, stream, address).await,
-                None => tracing::debug!(%address, "no MQTT client: the TLS handshake failed"),
+                None => {
+                    inner.refused.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%address, "no MQTT client: the TLS handshake failed");
+                }
             }
             drop(place);
         });

@@ -86,6 +86,9 @@ pub(crate) struct Inner {
     /// From the beginning of a stop on, nothing is published any more: otherwise the last wills of all clients would be kept,
     /// and after a restart the whole fleet would read as gone.
     pub(crate) stopping: AtomicBool,
+    /// See [`Broker::refused`] and [`Broker::forbidden`].
+    pub(crate) refused: AtomicU64,
+    pub(crate) forbidden: AtomicU64,
 }
 
 /// One connection.
@@ -99,7 +102,12 @@ impl Inner {
     pub(crate) fn enter(&self, node: &NodeId) -> (u64, broadcast::Receiver<()>) {
         let (end, ended) = broadcast::channel(1);
         let number = self.next_client.fetch_add(1, Ordering::Relaxed);
-        self.clients().insert(number, Client { node: node.clone(), end });
+        let mut clients = self.clients();
+        if self.stopping.load(Ordering::Acquire) {
+            // It came between the beginning of a stop and the end of its own handshake. The receiver is in our hand: it hears.
+            drop(end.send(()));
+        }
+        clients.insert(number, Client { node: node.clone(), end });
         (number, ended)
     }
 
@@ -164,6 +172,8 @@ impl Broker {
             clients: Mutex::new(BTreeMap::new()),
             next_client: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+            forbidden: AtomicU64::new(0),
         });
         let tasks = Tasks::new();
         tasks.spawn_vital("mqtt broker accepting", Acceptor::new(Arc::clone(&inner), tasks.clone()).run(listener));
@@ -181,6 +191,18 @@ impl Broker {
     #[must_use]
     pub fn clients(&self) -> usize {
         self.inner.clients().len()
+    }
+
+    /// Connections that did not come about: failed handshakes, certificates that are no longer good, wrong client ids, no place.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.inner.refused.load(Ordering::Relaxed)
+    }
+
+    /// Attempts of clients to publish or subscribe where they may not.
+    #[must_use]
+    pub fn forbidden(&self) -> u64 {
+        self.inner.forbidden.load(Ordering::Relaxed)
     }
 
     /// Ends all connections of a node, as after a revocation; its last will is published. Says how many there were.
@@ -217,6 +239,15 @@ impl Broker {
             tracing::warn!(%error, "the store of retained messages was not closed properly");
         }
         stopped
+    }
+}
+
+/// A broker that is dropped without [`Broker::stop`] ends as well, only unwatched.
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.inner.stopping.store(true, Ordering::Release);
+        self.tasks.cancel();
+        self.inner.end(|_| true);
     }
 }
 

@@ -57,6 +57,14 @@ impl Rights {
         self.is_hub(filter) || own_topic(&self.node, filter).is_some_and(|topic| !topic.from_node())
     }
 
+    /// Notes a refusal, unless the broker is stopping: then nobody did anything wrong.
+    fn counted(&self, allowed: bool) -> bool {
+        if !allowed && !self.inner.stopping.load(Ordering::Acquire) {
+            self.inner.forbidden.fetch_add(1, Ordering::Relaxed);
+        }
+        allowed
+    }
+
     /// The hub may do everything, below our prefix.
     fn is_hub(&self, topic: &str) -> bool {
         self.node == self.inner.hub && topic.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with('/'))
@@ -70,15 +78,19 @@ fn own_topic(node: &NodeId, name: &str) -> Option<Topic> {
 
 impl AuthProvider for Rights {
     fn authenticate<'a>(&'a self, connect: &'a ConnectPacket, _: SocketAddr) -> Answer<'a, mqtt5::Result<AuthResult>> {
-        Box::pin(ready(Ok(self.may_connect(connect))))
+        let answer = self.may_connect(connect);
+        if !answer.authenticated {
+            self.inner.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        Box::pin(ready(Ok(answer)))
     }
 
     fn authorize_publish<'a>(&'a self, _: &str, _: Option<&'a str>, topic: &'a str) -> Answer<'a, bool> {
-        Box::pin(ready(self.may_publish(topic)))
+        Box::pin(ready(self.counted(self.may_publish(topic))))
     }
 
     fn authorize_subscribe<'a>(&'a self, _: &str, _: Option<&'a str>, filter: &'a str) -> Answer<'a, bool> {
-        Box::pin(ready(self.may_subscribe(filter)))
+        Box::pin(ready(self.counted(self.may_subscribe(filter))))
     }
 }
 

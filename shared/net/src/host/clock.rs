@@ -10,7 +10,11 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts at [`Moment`] zero. A program starts one clock and hands out clones.
+    /// What a clock shows when it starts. Facts may be older than this process, and there are no moments before zero: a day is
+    /// more than the age of any fact that is acted upon.
+    const EPOCH: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// Starts at [`Self::EPOCH`]. A program starts one clock and hands out clones.
     #[must_use]
     pub fn start() -> Self {
         Self { start: Instant::now() }
@@ -19,12 +23,12 @@ impl Clock {
     /// Now.
     #[must_use]
     pub fn now(&self) -> Moment {
-        Moment(u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX))
+        Moment(u64::try_from((Self::EPOCH + self.start.elapsed()).as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Sleeps until a moment; for ever for one beyond the clock's range, such as `Moment(u64::MAX)`.
     pub async fn sleep_until(&self, moment: Moment) {
-        match self.start.checked_add(Duration::from_micros(moment.0)) {
+        match self.start.checked_add(Duration::from_micros(moment.0).saturating_sub(Self::EPOCH)) {
             Some(instant) => tokio::time::sleep_until(instant.into()).await,
             None => std::future::pending().await,
         }

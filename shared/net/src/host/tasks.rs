@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// The tasks of one owner. Clones are the same group. Dropping the last clone aborts what still runs.
+/// The tasks of one owner. Clones are the same group. Dropping the last clone aborts what still runs; a task that holds a clone
+/// itself therefore ends only when the group is cancelled.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     cancel: CancellationToken,

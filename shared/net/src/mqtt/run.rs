@@ -5,8 +5,8 @@ use super::client::{EVENTS_MAX, MqttError, MqttEvent, MqttSettings, Shared};
 use crate::tls::{self, CertClock};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{ConnectProperties, Filter, LastWill, Packet, Publish, SubscribeReasonCode as Code};
-use rumqttc::v5::{AsyncClient, ConnectionError, Event, EventLoop, MqttOptions};
-use rumqttc::{Outgoing, TlsConfiguration, Transport};
+use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions};
+use rumqttc::{TlsConfiguration, Transport};
 use shared::wire::mqtt::PAYLOAD_BYTES_MAX;
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,12 +153,14 @@ impl Connection {
             if client.try_disconnect().is_err() {
                 return Err(ended);
             }
+            // A farewell is over when the broker hangs up. Who hangs up first, with answers unread, may cut off what the broker
+            // has not read yet, and with it the goodbye.
             match timeout(FAREWELL_TIME_MAX, poll).await {
-                Ok(polled) if !is_farewell(&polled) => ended,
+                Ok(Ok(_)) => ended,
                 _ => return Err(ended),
             }
         };
-        let farewell = async { while !is_farewell(&event_loop.poll().await) {} };
+        let farewell = async { while event_loop.poll().await.is_ok() {} };
         // What could not be sent by then is lost, like the rest when the machine dies.
         drop(timeout(FAREWELL_TIME_MAX, farewell).await);
         Err(ended)
@@ -213,9 +215,4 @@ impl Connection {
 
 const fn is_granted(code: &Code) -> bool {
     matches!(code, Code::Success(_))
-}
-
-/// Whether a connection has said goodbye, or is gone anyway.
-fn is_farewell(polled: &Result<Event, ConnectionError>) -> bool {
-    !matches!(polled, Ok(event) if *event != Event::Outgoing(Outgoing::Disconnect))
 }

@@ -5,11 +5,12 @@ use super::link::{Code, Link};
 use super::reset::ResetSecret;
 use crate::tls::{self, Admit, CertClock, Identity, SERVER_NAME, TlsError};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, ConnectionError, ServerConfig, TransportConfig};
+use quinn::{ClientConfig, ConnectionError, ServerConfig};
 use shared::ids::NodeId;
 use shared::wire::ALPN;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -73,7 +74,8 @@ pub async fn resolve(address: &str) -> Result<Vec<SocketAddr>, QuicError> {
 pub struct Endpoint {
     inner: quinn::Endpoint,
     clock: CertClock,
-    transport: Arc<TransportConfig>,
+    /// Handshakes of others that began and failed.
+    failed: Arc<AtomicU64>,
     listening: Option<Arc<Listening>>,
 }
 
@@ -95,11 +97,10 @@ impl Endpoint {
         clock: &CertClock,
         secret: &ResetSecret,
     ) -> Result<Self, QuicError> {
-        let transport = limits::transport();
-        let server = server_config(identity, admit, clock, &transport)?;
+        let server = server_config(identity, admit, clock)?;
         let inner = open(listen, secret, Some(server))?;
         let listening = Some(Arc::new(Listening { admit, identity: RwLock::new(identity.clone()) }));
-        Ok(Self { inner, clock: clock.clone(), transport, listening })
+        Ok(Self { inner, clock: clock.clone(), failed: Arc::default(), listening })
     }
 
     /// A socket that only dials, for a machine that has no identity yet.
@@ -108,7 +109,7 @@ impl Endpoint {
     /// [`QuicError::Bind`].
     pub fn nameless(local: SocketAddr, clock: &CertClock) -> Result<Self, QuicError> {
         let inner = open(local, &ResetSecret::random(), None)?;
-        Ok(Self { inner, clock: clock.clone(), transport: limits::transport(), listening: None })
+        Ok(Self { inner, clock: clock.clone(), failed: Arc::default(), listening: None })
     }
 
     /// Where it listens.
@@ -119,13 +120,21 @@ impl Endpoint {
         self.inner.local_addr().map_err(|error| QuicError::Dial { address: "own socket".to_owned(), why: error.to_string() })
     }
 
+    /// Connections of others that did not come about: failed handshakes, and those for which there was no place. Datagrams that
+    /// are no handshake at all are not counted.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        let stats = self.inner.stats();
+        self.failed.load(Ordering::Relaxed) + stats.refused_handshakes + stats.ignored_handshakes
+    }
+
     /// Uses a renewed identity from now on; open connections stay.
     ///
     /// # Errors
     /// [`QuicError::Tls`] when it is of no use; the older one then stays.
     pub fn set_identity(&self, identity: &Identity) -> Result<(), QuicError> {
         let Some(listening) = &self.listening else { return Ok(()) };
-        let server = server_config(identity, listening.admit, &self.clock, &self.transport)?;
+        let server = server_config(identity, listening.admit, &self.clock)?;
         self.inner.set_server_config(Some(server));
         *listening.identity.write().unwrap_or_else(PoisonError::into_inner) = identity.clone();
         Ok(())
@@ -156,7 +165,7 @@ impl Endpoint {
         let failed = |why: String| QuicError::Dial { address: address.to_string(), why };
         let crypto = QuicClientConfig::try_from(config).map_err(|error| failed(error.to_string()))?;
         let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::clone(&self.transport));
+        config.transport_config(limits::dialled());
         let connecting = self.inner.connect_with(config, address, SERVER_NAME).map_err(|error| failed(error.to_string()))?;
         let connection = timeout(DIAL_TIME_MAX, connecting).await.map_err(|_| QuicError::Silent(address.to_string()))??;
         established(connection, None)
@@ -167,6 +176,7 @@ impl Endpoint {
     pub fn acceptor(&self) -> Acceptor {
         Acceptor {
             endpoint: self.inner.clone(),
+            failed: Arc::clone(&self.failed),
             tasks: JoinSet::new(),
             places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             strangers: Arc::new(Semaphore::new(JOINERS_MAX)),
@@ -188,17 +198,12 @@ fn open(local: SocketAddr, secret: &ResetSecret, server: Option<ServerConfig>) -
     quinn::Endpoint::new(secret.endpoint_config(), server, socket, runtime).map_err(failed)
 }
 
-fn server_config(
-    identity: &Identity,
-    admit: Admit,
-    clock: &CertClock,
-    transport: &Arc<TransportConfig>,
-) -> Result<ServerConfig, QuicError> {
+fn server_config(identity: &Identity, admit: Admit, clock: &CertClock) -> Result<ServerConfig, QuicError> {
     let crypto = QuicServerConfig::try_from(tls::server_config(identity, clock, admit, ALPN)?)
         .map_err(|error| TlsError::Unreadable(error.to_string()))?;
     let mut config = ServerConfig::with_crypto(Arc::new(crypto));
     limits::limit_incoming(&mut config);
-    config.transport_config(Arc::clone(transport));
+    config.transport_config(limits::accepted());
     Ok(config)
 }
 
@@ -215,6 +220,7 @@ fn established(connection: quinn::Connection, place: Option<OwnedSemaphorePermit
 #[derive(Debug)]
 pub struct Acceptor {
     endpoint: quinn::Endpoint,
+    failed: Arc<AtomicU64>,
     /// Handshakes, and the timers of clients without a certificate.
     tasks: JoinSet<Option<Link>>,
     places: Arc<Semaphore>,
@@ -248,7 +254,7 @@ impl Acceptor {
             // Fails only when a retry is impossible, which was just asked.
             return drop(incoming.retry());
         }
-        self.tasks.spawn(handshake(incoming, place));
+        self.tasks.spawn(handshake(incoming, place, Arc::clone(&self.failed)));
     }
 
     /// Clients without a certificate get few places and little time.
@@ -272,18 +278,15 @@ impl Acceptor {
     }
 }
 
-async fn handshake(incoming: quinn::Incoming, place: OwnedSemaphorePermit) -> Option<Link> {
+async fn handshake(incoming: quinn::Incoming, place: OwnedSemaphorePermit, failed: Arc<AtomicU64>) -> Option<Link> {
     let address = incoming.remote_address();
-    let failed = |why: &dyn std::fmt::Display| tracing::debug!(%address, %why, "handshake failed");
-    let connecting = incoming.accept().inspect_err(|error| failed(error)).ok()?;
-    match timeout(DIAL_TIME_MAX, connecting).await {
-        Ok(Ok(connection)) => established(connection, Some(place)).inspect_err(|error| failed(error)).ok(),
-        Ok(Err(error)) => {
-            failed(&error);
-            None
-        }
-        Err(_) => {
-            failed(&"silent");
+    let connected =
+        async { Ok(timeout(DIAL_TIME_MAX, incoming.accept()?).await.map_err(|_| QuicError::Silent(address.to_string()))??) };
+    match connected.await.and_then(|connection| established(connection, Some(place))) {
+        Ok(link) => Some(link),
+        Err(why) => {
+            failed.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%address, %why, "handshake failed");
             None
         }
     }

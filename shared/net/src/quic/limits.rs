@@ -33,10 +33,29 @@ pub(super) const JOINERS_MAX: usize = 64;
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes on the way on one connection, in and out, all streams together.
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
-/// The same for a client without a certificate: a join request has less than a kilobyte.
-pub(super) const JOINER_WINDOW: u32 = 16 * 1024;
+/// Streams and bytes of a client without a certificate: a join request has less than a kilobyte.
+const JOINER_STREAMS_MAX: u32 = 1;
+const JOINER_WINDOW: u32 = 16 * 1024;
 
-pub(super) fn transport() -> Arc<TransportConfig> {
+/// Settings of connections that were dialled: the other end is known before anything is taken from it.
+pub(super) fn dialled() -> Arc<TransportConfig> {
+    Arc::new(transport())
+}
+
+/// Settings of connections that were accepted: those of a stranger, until [`trust`] widens them for a member.
+pub(super) fn accepted() -> Arc<TransportConfig> {
+    let mut config = transport();
+    config.max_concurrent_bidi_streams(VarInt::from_u32(JOINER_STREAMS_MAX)).receive_window(VarInt::from_u32(JOINER_WINDOW));
+    Arc::new(config)
+}
+
+/// Gives a connection what a member may take.
+pub(super) fn trust(connection: &quinn::Connection) {
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(STREAMS_MAX));
+    connection.set_receive_window(VarInt::from_u32(CONNECTION_WINDOW));
+}
+
+fn transport() -> TransportConfig {
     let mut config = TransportConfig::default();
     config
         .keep_alive_interval(Some(KEEP_ALIVE))
@@ -47,7 +66,7 @@ pub(super) fn transport() -> Arc<TransportConfig> {
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
         .send_window(u64::from(CONNECTION_WINDOW))
         .datagram_receive_buffer_size(None);
-    Arc::new(config)
+    config
 }
 
 pub(super) fn limit_incoming(config: &mut quinn::ServerConfig) {

@@ -2,7 +2,7 @@
 
 use super::endpoint::QuicError;
 use super::frames::{FrameReader, FrameWriter};
-use super::limits::JOINER_WINDOW;
+use super::limits;
 use crate::tls::{node_of, serial_of};
 use quinn::VarInt;
 use rustls::pki_types::CertificateDer;
@@ -88,9 +88,8 @@ impl Link {
             Some(own) => Some(Arc::new(Peer { node: node_of(own)?, serial: serial_of(own)? })),
             None => None,
         };
-        if peer.is_none() {
-            connection.set_max_concurrent_bi_streams(VarInt::from_u32(1));
-            connection.set_receive_window(VarInt::from_u32(JOINER_WINDOW));
+        if peer.is_some() {
+            limits::trust(&connection);
         }
         Ok(Self { connection, peer, _place: place.map(Arc::new) })
     }
@@ -110,7 +109,9 @@ impl Link {
     /// Where packets of the other end come from now; changes when it migrates.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.connection.remote_address()
+        let address = self.connection.remote_address();
+        // A socket that serves both families shows IPv4 as a part of IPv6, which nobody would recognise.
+        SocketAddr::new(address.ip().to_canonical(), address.port())
     }
 
     /// Tells connections of one process apart.

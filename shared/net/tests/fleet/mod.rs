@@ -1,7 +1,8 @@
 //! A fleet's authority in memory, for the tests of this crate. The real one is the hub's.
-#![expect(dead_code, reason = "each test crate uses a part")]
 
-use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 use sha2::{Digest, Sha256};
 use shared::ids::NodeId;
 use shared_net::quic::{Endpoint, Link, ResetSecret};

@@ -1,0 +1,344 @@
+//! What the operator can ask of the program.
+
+use crate::config::{Config, ENVIRONMENT_PREFIX};
+use crate::io::store::{Member, StoreError, http_address_of};
+use crate::io::{Running, StartError, capture};
+use crate::logic::NodeStatus;
+use crate::pages;
+use clap::{Args, Parser, Subcommand};
+use serde::de::DeserializeOwned;
+use shared::ids::RequestId;
+use shared::plan::Record;
+use shared::policy::{allocation, dispatch};
+use shared::wire::JoinToken;
+use shared_net::host::{ConfigError, Loaded, NotStopped, Sources, StateError, StateFolder, init_tracing, load, shutdown_signal};
+use shared_net::join::{JoinError, join};
+use shared_net::tls::{CertClock, Identity, TlsError};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Holds an API key for `status` and `explain`, where the agent wants one.
+const KEY_VARIABLE: &str = "TIDEGATE_API_KEY";
+/// How long a running agent may take to answer a question about itself.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The agent of a Tidegate fleet: answers the applications beside it, here or where it is best, hub or no hub.
+#[derive(Debug, Parser)]
+#[command(name = "edge-node", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Join a fleet with the token that `cloud-hub token` printed
+    Join {
+        /// The whole line
+        token: String,
+        /// Last part of the node's name; the site comes from the token. The host's name where it is left out
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Run the agent
+    Run {
+        /// Write everything that the agent is told to this file, for `replay`; no text of a request is in it
+        #[arg(long, value_name = "FILE")]
+        capture: Option<PathBuf>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Show how the running agent is
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Show why a request ran where it ran, and what was predicted
+    Explain {
+        /// Its id, as in the header `x-request-id`
+        request: RequestId,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Check or show the configuration
+    Config {
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
+    /// List the policies that can be configured
+    Policies,
+    /// Make the decisions of a capture again, and compare
+    Replay {
+        /// What `run --capture` wrote
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Say whether it can work
+    Check {
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Each value with its origin
+    Show {
+        #[command(flatten)]
+        settings: Settings,
+    },
+}
+
+/// Where the configuration comes from: defaults, then the file, then `TIDEGATE_EDGE__…` variables, then flags.
+#[derive(Debug, Args)]
+struct Settings {
+    /// A TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// State folder (key `state`)
+    #[arg(long, value_name = "FOLDER")]
+    state: Option<PathBuf>,
+    /// Address of the HTTP API (key `http.listen`)
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Any other key, such as `--set tier=cloud`
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The configuration cannot be read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The configuration cannot work.
+    #[error("the configuration cannot work")]
+    BadConfig(#[from] crate::config::BadConfig),
+    /// `--set` without a value.
+    #[error("`--set {0}`: want KEY=VALUE, such as `--set tier=cloud`")]
+    Set(String),
+    /// Logging cannot start.
+    #[error(transparent)]
+    Log(#[from] shared_net::host::LogError),
+    /// The agent does not start.
+    #[error("the agent does not start")]
+    Start(#[from] StartError),
+    /// The agent did not stop well.
+    #[error(transparent)]
+    Stop(#[from] NotStopped),
+    /// A part has ended without which the agent is none.
+    #[error("the agent stopped by itself: the log says why")]
+    Failed,
+    /// Signals cannot be watched.
+    #[error("watching for signals")]
+    Signals(#[source] std::io::Error),
+    /// The token is none.
+    #[error(transparent)]
+    Token(#[from] shared::wire::BadToken),
+    /// The node has joined before.
+    #[error("this node is `{0}` already: run it, or give another `--state` folder to join as another")]
+    Joined(shared::ids::NodeId),
+    /// Joining failed.
+    #[error("joining the fleet")]
+    Join(#[from] JoinError),
+    /// The state folder cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A file in it cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The identity cannot be used.
+    #[error("the node's identity")]
+    Identity(#[from] TlsError),
+    /// No agent answers.
+    #[error("no agent answers at {0}: is it running? `--state` or `--config` says which one is meant")]
+    NoAgent(String, #[source] reqwest::Error),
+    /// The agent answered with an error.
+    #[error("the agent says: {0}")]
+    Answer(String),
+    /// The capture does not replay.
+    #[error(transparent)]
+    Replay(#[from] capture::CaptureError),
+    /// The answer cannot be shown.
+    #[error("showing the answer as JSON")]
+    Json(#[from] serde_json::Error),
+    /// The number of computing threads cannot be set.
+    #[cfg(feature = "llm")]
+    #[error(transparent)]
+    Threads(#[from] crate::exec::llm::TooLate),
+}
+
+/// Carries out a command. `before_threads` is still true when no thread but this one runs.
+///
+/// # Errors
+/// [`CommandError`], for people.
+pub fn run(cli: Cli) -> Result<(), CommandError> {
+    match cli.command {
+        Command::Join { token, name, settings } => {
+            let config = settings.load()?.value;
+            init_tracing(&config.log)?;
+            wait(join_fleet(&config, &token.parse()?, name))
+        }
+        Command::Run { capture, settings } => {
+            let config = settings.load()?.value;
+            config.validate()?;
+            size_threads(&config)?;
+            init_tracing(&config.log)?;
+            wait(run_agent(config, capture))
+        }
+        Command::Status { json, settings } => {
+            let status: NodeStatus = wait(ask(&settings.load()?.value, "status"))?;
+            show(json, &status, pages::status(&status))
+        }
+        Command::Explain { request, json, settings } => {
+            let record: Record = wait(ask(&settings.load()?.value, &format!("requests/{request}")))?;
+            show(json, &record, pages::explain(&record))
+        }
+        Command::Config { what: ConfigCommand::Check { settings } } => {
+            settings.load()?.value.validate()?;
+            println!("the configuration is good");
+            Ok(())
+        }
+        Command::Config { what: ConfigCommand::Show { settings } } => {
+            for line in settings.load()?.shown {
+                println!("{} = {}    # {}", line.key, line.value, line.origin);
+            }
+            Ok(())
+        }
+        Command::Policies => {
+            list_policies();
+            Ok(())
+        }
+        Command::Replay { file } => {
+            println!("{} events, the same effects", capture::replay(&file)?);
+            Ok(())
+        }
+    }
+}
+
+/// The runtime begins only here: before it, the process has one thread, and its environment may still be changed.
+fn wait<T>(command: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::Signals)?;
+    runtime.block_on(command)
+}
+
+impl Settings {
+    fn load(&self) -> Result<Loaded<Config>, CommandError> {
+        let mut flags = Vec::new();
+        if let Some(state) = &self.state {
+            flags.push(("state".to_owned(), state.display().to_string()));
+        }
+        if let Some(listen) = &self.listen {
+            flags.push(("http.listen".to_owned(), listen.to_string()));
+        }
+        for pair in &self.set {
+            let (key, value) = pair.split_once('=').ok_or_else(|| CommandError::Set(pair.clone()))?;
+            flags.push((key.to_owned(), value.to_owned()));
+        }
+        let sources = Sources { file: self.config.clone(), prefix: ENVIRONMENT_PREFIX.to_owned(), flags, ..Sources::default() };
+        Ok(load(&sources.with_process_environment())?)
+    }
+}
+
+async fn join_fleet(config: &Config, token: &JoinToken, name: Option<String>) -> Result<(), CommandError> {
+    let folder = StateFolder::open(&config.state)?;
+    if let Some(identity) = Identity::load(folder.path())? {
+        return Err(CommandError::Joined(identity.node().clone()));
+    }
+    let name = name.unwrap_or_else(host_name);
+    let joined = join(token, &name, &CertClock::load(folder.path())).await?;
+    let member =
+        Member { hub: joined.hub.clone(), address: token.address.clone(), labels: joined.labels, lifetime: joined.expires_in };
+    // The certificate last: without it, the folder counts as one that has not joined.
+    member.save(folder.path())?;
+    joined.identity.save(folder.path())?;
+    println!("joined as {} at hub {}; now: edge-node run --state {}", joined.identity.node(), joined.hub, config.state.display());
+    Ok(())
+}
+
+/// The host's name as a part of a node's name: lower case, with dashes for what such names cannot hold.
+fn host_name() -> String {
+    let name = sysinfo::System::host_name().unwrap_or_default().to_lowercase();
+    let first = name.split('.').next().unwrap_or_default();
+    let clean: String = first.chars().map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' }).collect();
+    let clean = clean.trim_matches('-');
+    if clean.is_empty() { "node".to_owned() } else { clean.to_owned() }
+}
+
+#[cfg(feature = "llm")]
+fn size_threads(config: &Config) -> Result<(), CommandError> {
+    let wanted = config.engines.iter().filter_map(|engine| match engine {
+        crate::exec::EngineConfig::Llm(llm) => llm.threads,
+        _ => None,
+    });
+    Ok(crate::exec::llm::set_threads(wanted.max())?)
+}
+
+#[cfg(not(feature = "llm"))]
+fn size_threads(_config: &Config) -> Result<(), CommandError> {
+    Ok(())
+}
+
+async fn run_agent(config: Config, capture: Option<PathBuf>) -> Result<(), CommandError> {
+    let running = Running::start(&config, capture).await?;
+    let failed = tokio::select! {
+        signal = shutdown_signal() => {
+            tracing::info!(signal = signal.map_err(CommandError::Signals)?, "stopping");
+            false
+        }
+        () = running.failed() => true,
+    };
+    running.shutdown().await?;
+    if failed { Err(CommandError::Failed) } else { Ok(()) }
+}
+
+/// Asks the running agent for one of its pages.
+async fn ask<T: DeserializeOwned>(config: &Config, page: &str) -> Result<T, CommandError> {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let mut address = http_address_of(&config.state).unwrap_or(config.http.listen);
+    if address.ip().is_unspecified() {
+        address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    let url = format!("http://{address}/tidegate/v1/{page}");
+    let no_agent = |error| CommandError::NoAgent(address.to_string(), error);
+    let client = reqwest::Client::builder().no_proxy().timeout(ANSWER_MAX).build().map_err(no_agent)?;
+    let mut request = client.get(url);
+    if let Ok(key) = std::env::var(KEY_VARIABLE) {
+        request = request.bearer_auth(key);
+    }
+    let response = request.send().await.map_err(no_agent)?;
+    if response.status().is_success() {
+        return response.json().await.map_err(no_agent);
+    }
+    let body: serde_json::Value = response.json().await.map_err(no_agent)?;
+    Err(CommandError::Answer(body["error"]["message"].as_str().unwrap_or("something unreadable").to_owned()))
+}
+
+fn show<T: serde::Serialize>(json: bool, value: &T, page: String) -> Result<(), CommandError> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(value)?);
+    } else {
+        println!("{page}");
+    }
+    Ok(())
+}
+
+fn list_policies() {
+    println!("dispatch (where each request runs):");
+    for row in dispatch::TABLE {
+        println!("  {:<16} {}", row.name, row.summary);
+    }
+    println!("allocation (how the node is divided):");
+    for row in allocation::TABLE {
+        println!("  {:<16} {}", row.name, row.summary);
+    }
+}

@@ -1,0 +1,348 @@
+//! Pages for people: how the agent is, and why a request ran where it ran.
+
+use crate::logic::NodeStatus;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{ContentArrangement, Table};
+use shared::estimate::Estimate;
+use shared::fleet::{Hop, ReplicaState};
+use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
+use shared::units::Micros;
+use shared::work::{Needs, Residency};
+
+/// The status page.
+#[must_use]
+pub fn status(status: &NodeStatus) -> String {
+    let mut lines = vec![format!("{} ({}), version {}", status.node, lower(&status.tier), status.version)];
+    let hub = status.hub.as_ref().map_or_else(|| "none joined".to_owned(), ToString::to_string);
+    lines.push(format!("hub       {hub}: {}", uplink(status)));
+    if status.degraded {
+        lines.push("degraded  the hub is out of reach; requests are served with the last grants".to_owned());
+    }
+    if status.draining {
+        lines.push("draining  nothing new is executed here".to_owned());
+    }
+    lines.push(format!("dispatch  {}; {} requests open", status.dispatch, status.requests_open));
+    lines.push(format!("services  {}", joined(status.services.iter())));
+    let spool = &status.spool;
+    lines.push(format!("records   {} wait for the hub ({} bytes), {} dropped", spool.records, spool.bytes, spool.dropped));
+    lines.extend(replicas(status));
+    lines.extend(plans(status));
+    lines.extend(peers(status));
+    lines.join("\n")
+}
+
+fn uplink(status: &NodeStatus) -> String {
+    let uplink = &status.uplink;
+    let mut text = uplink.state.clone();
+    if let Some(up) = uplink.up_for {
+        text += &format!(" for {up}");
+    }
+    if let Some(session) = uplink.session {
+        text += &format!(", session {}", session.0);
+    }
+    if let Some(rtt) = uplink.rtt {
+        text += &format!(", round trip {rtt}");
+    }
+    if uplink.state == "up" {
+        text += if uplink.broker { ", broker connected" } else { ", broker not connected" };
+    }
+    if let Some(why) = uplink.last_loss.as_ref().filter(|_| uplink.state != "up") {
+        text += &format!(" (last loss: {why})");
+    }
+    text
+}
+
+fn replicas(status: &NodeStatus) -> Option<String> {
+    let mut table = table(["replica", "engine", "state", "running", "waiting", "prompt", "decode"]);
+    for replica in &status.replicas {
+        let state = match &replica.state {
+            ReplicaState::Failed(why) => format!("failed: {why}"),
+            other => lower(other),
+        };
+        let rate = |rate: Option<f64>| rate.map_or_else(|| "not measured".to_owned(), |rate| format!("{rate:.0} tok/s"));
+        let load = &replica.load;
+        table.add_row([
+            replica.variant.to_string(),
+            lower(&replica.engine),
+            state,
+            format!("{}/{}", load.active, load.slots),
+            format!("{}/{}", load.queued, load.queue_max),
+            rate(replica.profile.as_ref().map(|profile| profile.prompt.get())),
+            rate(replica.profile.as_ref().map(|profile| profile.decode.get())),
+        ]);
+    }
+    (!status.replicas.is_empty()).then(|| table.to_string())
+}
+
+fn plans(status: &NodeStatus) -> Option<String> {
+    let mut table = table(["plan", "epoch", "age", "state"]);
+    for plan in &status.plans {
+        let state = match (plan.pending, plan.expired) {
+            (true, _) => "waits for the slower layer",
+            (false, true) => "in force, not renewed in time",
+            (false, false) => "in force",
+        };
+        table.add_row([plan.layer.to_string(), plan.epoch.to_string(), plan.age.to_string(), state.to_owned()]);
+    }
+    (!status.plans.is_empty()).then(|| table.to_string())
+}
+
+fn peers(status: &NodeStatus) -> Option<String> {
+    let mut table = table(["peer", "state", "round trip", "last loss"]);
+    for peer in &status.peers {
+        let state = peer.up_for.map_or_else(|| "not connected".to_owned(), |up| format!("up for {up}"));
+        let rtt = peer.rtt.map(|rtt| rtt.to_string()).unwrap_or_default();
+        table.add_row([peer.node.to_string(), state, rtt, peer.last_loss.clone().unwrap_or_default()]);
+    }
+    (!status.peers.is_empty()).then(|| table.to_string())
+}
+
+/// The story of one request.
+#[must_use]
+pub fn explain(record: &Record) -> String {
+    let mut lines = vec![format!("request {} for `{}` at {}", record.request, record.service, record.ingress)];
+    lines.push(format!("needs    {}", needs(&record.needs)));
+    lines.push(format!("outcome  {}", outcome(record)));
+    if record.waited > Micros::ZERO {
+        lines.push(format!("waited   {} without an attempt", record.waited));
+    }
+    for attempt in &record.attempts {
+        lines.push(String::new());
+        lines.extend(decision(&attempt.decision));
+        lines.extend(chosen(attempt));
+        lines.extend(others(&attempt.decision));
+        lines.extend(rejected(&attempt.decision));
+    }
+    lines.join("\n")
+}
+
+fn needs(needs: &Needs) -> String {
+    let slo = &needs.slo;
+    let residency = match needs.residency {
+        Residency::Anywhere => "anywhere",
+        Residency::Site => "this site only",
+        Residency::Node => "this node only",
+    };
+    let mut parts = vec![residency.to_owned(), format!("priority {}", slo.priority.get())];
+    for (what, time) in [("first token", slo.first_token), ("per token", slo.per_token), ("deadline", slo.end_to_end)] {
+        parts.extend(time.map(|time| format!("{what} {time}")));
+    }
+    if slo.min_quality.get() > 0.0 {
+        parts.push(format!("quality at least {:.2}", slo.min_quality.get()));
+    }
+    parts.extend(slo.energy.map(|most| format!("at most {most}")));
+    parts.extend(slo.money.map(|most| format!("at most {most}")));
+    parts.join(", ")
+}
+
+fn outcome(record: &Record) -> String {
+    let mut text = match &record.outcome {
+        Outcome::Answered(finish) => format!("answered ({})", finish_word(*finish)),
+        Outcome::Failed(failure) => format!("failed ({}): {failure}", failure.code()),
+    };
+    if let Some((node, variant)) = &record.served_by {
+        text += &format!(" by {variant} on {node}");
+    }
+    if let Some(quality) = record.quality {
+        text += &format!(", quality {:.2}", quality.get());
+    }
+    text += &format!(", {} in all", record.actual.total);
+    match record.attained {
+        Some(true) => text += ", wishes kept",
+        Some(false) => text += ", wishes missed",
+        None => {}
+    }
+    text
+}
+
+const fn finish_word(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+        Finish::ContentFilter => "content filter",
+        Finish::ToolCalls => "tool calls",
+    }
+}
+
+fn decision(decision: &Decision) -> Vec<String> {
+    let said = match &decision.verdict {
+        Verdict::Assign(choice) => format!("run {}", place(&choice.candidate)),
+        Verdict::Wait(reason) => format!("wait: {reason}"),
+        Verdict::Refuse(reason) => format!("refuse: {reason}"),
+    };
+    let degraded = if decision.degraded { ", the hub was out of reach" } else { "" };
+    vec![
+        format!("attempt {}: {said}", decision.attempt.number),
+        format!(
+            "  by `{}` within grant {}, facts at most {} old{degraded}, fingerprint {:016x}",
+            decision.policy, decision.grant, decision.age, decision.fingerprint
+        ),
+    ]
+}
+
+fn place(candidate: &Candidate) -> String {
+    let way = match candidate.hop {
+        Hop::Local => "here",
+        Hop::Direct => "directly",
+        Hop::Relay => "through the hub",
+    };
+    format!("{} on {} ({way})", candidate.variant, candidate.node)
+}
+
+fn chosen(attempt: &AttemptRecord) -> Vec<String> {
+    let Verdict::Assign(choice) = &attempt.decision.verdict else { return Vec::new() };
+    let mut table = table(["", "first token", "per token", "total", "energy", "money"]);
+    table.add_row(std::iter::once("predicted".to_owned()).chain(predicted(&choice.estimate)).collect::<Vec<_>>());
+    table.add_row(std::iter::once("actual".to_owned()).chain(actual(&attempt.actual)).collect::<Vec<_>>());
+    let ended = match &attempt.outcome {
+        Some(Outcome::Answered(_)) => "  answered".to_owned(),
+        Some(Outcome::Failed(failure)) => format!("  failed: {failure}"),
+        None => "  no outcome".to_owned(),
+    };
+    let usage = attempt.actual.usage;
+    vec![table.to_string(), format!("{ended}; {} of prompt, {} generated", usage.prompt, usage.output)]
+}
+
+fn predicted(estimate: &Estimate) -> [String; 5] {
+    [
+        estimate.first_token.to_string(),
+        estimate.per_token.to_string(),
+        format!("{} (most)", estimate.total),
+        optional(estimate.energy),
+        optional(estimate.money),
+    ]
+}
+
+fn actual(actual: &Actual) -> [String; 5] {
+    [
+        optional(actual.first_token),
+        optional(actual.per_token),
+        actual.total.to_string(),
+        optional(actual.energy),
+        optional(actual.money),
+    ]
+}
+
+fn others(decision: &Decision) -> Option<String> {
+    let mut table = table(["could have run", "first token", "per token", "total", "energy", "money"]);
+    for choice in &decision.others {
+        table.add_row(std::iter::once(place(&choice.candidate)).chain(predicted(&choice.estimate)).collect::<Vec<_>>());
+    }
+    (!decision.others.is_empty()).then(|| table.to_string())
+}
+
+fn rejected(decision: &Decision) -> Option<String> {
+    let mut table = table(["rejected", "reason"]);
+    for candidate in &decision.rejected {
+        let reason = format!("{}: {}", candidate.reason.code(), candidate.reason);
+        table.add_row([format!("{} on {}", candidate.variant, candidate.node), reason]);
+    }
+    let shown = decision.rejected.len();
+    let all: usize = decision.counts.values().map(|count| usize::try_from(*count).unwrap_or(usize::MAX)).sum();
+    if all > shown {
+        let counts: Vec<_> = decision.counts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        table.add_row([format!("{} in all", all), counts.join(", ")]);
+    }
+    (all > 0 || shown > 0).then(|| table.to_string())
+}
+
+fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
+    table
+}
+
+fn optional<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "unknown".to_owned(), |value| value.to_string())
+}
+
+fn joined<T: ToString>(items: impl Iterator<Item = T>) -> String {
+    let text = items.map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "none".to_owned() } else { text }
+}
+
+/// The name of a unit variant in lower case.
+fn lower<T: std::fmt::Debug>(value: &T) -> String {
+    format!("{value:?}").to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::ids::{AttemptId, NodeId, PlanEpoch, RequestId, ServiceId, VariantId};
+    use shared::plan::{Choice, Reason, Rejected, Split};
+    use shared::units::{Fraction, Moment, Quality};
+
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name).expect("good")
+    }
+
+    fn choice(name: &str, ms: u64) -> Choice {
+        let variant = VariantId::new("small").expect("good");
+        let candidate = Candidate { node: node(name), hop: Hop::Direct, variant, split: Split::Whole };
+        let estimate = Estimate {
+            first_token: Micros::from_millis(ms),
+            wait: Micros::ZERO,
+            per_token: Micros::from_millis(7),
+            total: Micros::from_millis(3 * ms),
+            spread: Fraction::default(),
+            energy: None,
+            money: None,
+            quality: Quality::default(),
+        };
+        Choice { candidate, estimate }
+    }
+
+    #[test]
+    fn an_explanation_names_the_chosen_the_others_and_the_reasons() {
+        let request = RequestId(7);
+        let decision = Decision {
+            attempt: AttemptId { request, number: 0 },
+            at: Moment(0),
+            policy: "min-latency".to_owned(),
+            verdict: Verdict::Assign(choice("lab/b", 120)),
+            others: vec![choice("cloud/c", 450)],
+            rejected: vec![Rejected {
+                node: node("lab/d"),
+                variant: VariantId::new("small").expect("good"),
+                reason: Reason::Stale { age: Micros::from_secs(20) },
+            }],
+            counts: [("stale".to_owned(), 1)].into(),
+            fingerprint: 0xabc,
+            grant: PlanEpoch { incarnation: 2, sequence: 9 },
+            age: Micros::from_millis(40),
+            degraded: true,
+        };
+        let actual = Actual { first_token: Some(Micros::from_millis(133)), total: Micros::from_millis(400), ..Actual::default() };
+        let record = Record {
+            request,
+            ingress: node("lab/a"),
+            service: ServiceId::new("assistant").expect("good"),
+            needs: Needs::default(),
+            arrived: Moment(0),
+            waited: Micros::ZERO,
+            attempts: vec![AttemptRecord { decision, actual: actual.clone(), outcome: Some(Outcome::Answered(Finish::Stop)) }],
+            served_by: Some((node("lab/b"), VariantId::new("small").expect("good"))),
+            quality: None,
+            actual,
+            outcome: Outcome::Answered(Finish::Stop),
+            attained: Some(true),
+        };
+        let page = explain(&record);
+        for word in [
+            "lab/b",
+            "120 ms",
+            "133 ms",
+            "cloud/c",
+            "450 ms",
+            "lab/d",
+            "stale",
+            "min-latency",
+            "2.9",
+            "out of reach",
+            "wishes kept",
+        ] {
+            assert!(page.contains(word), "`{word}` is missing in:\n{page}");
+        }
+    }
+}
