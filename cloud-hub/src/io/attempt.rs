@@ -9,7 +9,7 @@ use shared::wire::Frame;
 use shared::wire::frame::{CHUNK_BYTES_MAX, Chunk, TokenBatch};
 use shared::work::ExecHeader;
 use shared_net::openai::Answer;
-use shared_net::quic::{FrameReader, FrameWriter, Link, StreamError};
+use shared_net::quic::{Code, FrameReader, FrameWriter, Link, StreamError};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -45,37 +45,43 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Carries the attempt out. Cancelling it resets the stream, and then nothing more is told.
     pub(crate) async fn run(self) {
-        let (attempt, inbox, cancel) = (self.header.attempt, self.inbox.clone(), self.cancel.clone());
-        let ended = tokio::select! {
-            biased;
-            () = cancel.cancelled() => return,
-            ended = self.carry() => ended,
-        };
-        // Fails only when the hub is stopping.
-        drop(inbox.send(Input::Event(HubEvent::Remote(attempt, ended))).await);
+        let (attempt, inbox) = (self.header.attempt, self.inbox.clone());
+        if let Some(ended) = self.carry().await {
+            // Fails only when the hub is stopping.
+            drop(inbox.send(Input::Event(HubEvent::Remote(attempt, ended))).await);
+        }
     }
 
-    async fn carry(self) -> AttemptEvent {
+    /// How it ended; nothing when it was cancelled.
+    async fn carry(self) -> Option<AttemptEvent> {
         let target = self.header.target.to_string();
-        let broken = || AttemptEvent::Failed(Failure::Broken(target.clone()));
-        let Ok(stream) = self.link.open().await else { return broken() };
-        let (mut reader, mut writer) = (stream.reader, stream.writer);
-        let header = Frame::Header(Box::new(self.header.clone()));
-        if writer.write(&header).await.is_err() {
-            return broken();
-        }
-        let Self { body, .. } = self;
-        let listener = Listener { header: self.header, answers: self.answers, delivered: self.delivered, inbox: self.inbox };
+        let broken = || Some(AttemptEvent::Failed(Failure::Broken(target.clone())));
+        let opened = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return None,
+            opened = self.link.open() => opened,
+        };
+        let Ok(stream) = opened else { return broken() };
+        let Self { header, answers, delivered, body, inbox, cancel, .. } = self;
+        let (mut reader, writer) = (stream.reader, stream.writer);
+        let feeding = feed(writer, header.clone(), body);
+        let listener = Listener { header, answers, delivered, inbox };
         tokio::select! {
-            ended = listener.listen(&mut reader) => ended.unwrap_or_else(broken),
-            () = feed(writer, body) => broken(),
+            biased;
+            () = cancel.cancelled() => {}
+            ended = listener.listen(&mut reader) => return ended.or_else(broken),
+            () = feeding => {}
         }
+        // The sending side may have ended long ago; this is how the executor learns that nobody listens any more.
+        reader.stop(Code::CANCELLED);
+        None
     }
 }
 
-/// Sends the body once it is there. Ends only when that fails; the reading side decides how the attempt ends.
-async fn feed(mut writer: FrameWriter, body: oneshot::Receiver<Vec<u8>>) {
+/// Sends the header, and the body once it is there. Never ends: the reading side decides how the attempt ends.
+async fn feed(mut writer: FrameWriter, header: ExecHeader, body: oneshot::Receiver<Vec<u8>>) {
     let sent = async {
+        writer.write(&Frame::Header(Box::new(header))).await?;
         let Ok(body) = body.await else { return Ok(()) };
         let mut chunks = body.chunks(CHUNK_BYTES_MAX).peekable();
         while let Some(bytes) = chunks.next() {
@@ -87,7 +93,7 @@ async fn feed(mut writer: FrameWriter, body: oneshot::Receiver<Vec<u8>>) {
     let sent: Result<(), StreamError> = sent.await;
     // An executor that stops reading says why on the other direction, or is gone and that is seen there.
     if let Err(error) = sent {
-        tracing::debug!(%error, "a request's body was not taken");
+        tracing::debug!(%error, "a request was not taken whole");
     }
     std::future::pending().await
 }

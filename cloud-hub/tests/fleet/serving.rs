@@ -2,15 +2,17 @@
 
 use crate::agent::{Agent, Session_, replica};
 use crate::world::{PATIENCE, World};
+use cloud_hub::logic::PlanRow;
 use serde_json::{Value, json};
 use shared::fleet::{Load, NodeState};
-use shared::ids::{AttemptId, RequestId, ServiceId, VariantId};
-use shared::plan::{Finish, Reason, Usage};
+use shared::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
+use shared::plan::{Finish, PlanRows, Reason, Usage};
 use shared::units::{Bytes, Tokens};
 use shared::wire::frame::{Chunk, End, TokenBatch};
 use shared::wire::{Body, Frame};
 use shared::work::{ExecHeader, Features, Priority, PromptKind, ResidencyBound};
 use shared_net::quic::{Code, Stream, StreamError};
+use std::time::Duration;
 use tokio::time::timeout;
 
 const CANARY: &str = "canary-5f1c";
@@ -52,10 +54,29 @@ fn end() -> Frame {
     Frame::End(End { finish: Finish::Stop, usage, load: None })
 }
 
+/// Asks the hub as a client does. Until its first plan the hub may use nobody, so that refusal is waited out.
 async fn ask(world: &World, stream: bool) -> reqwest::Response {
     let body = json!({"model": "assistant", "stream": stream, "messages": [{"role": "user", "content": CANARY}]});
     let url = format!("http://{}/v1/chat/completions", world.addresses().http);
-    world.http.post(url).json(&body).send().await.expect("answered")
+    let asked = timeout(PATIENCE, async {
+        loop {
+            let answer = world.http.post(&url).json(&body).send().await.expect("answered");
+            if answer.status() == 200 {
+                return answer;
+            }
+            let refusal: Value = answer.json().await.expect("JSON");
+            assert_eq!(refusal["error"]["code"], "not_granted", "{refusal}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    asked.await.expect("a plan in time")
+}
+
+/// Waits until a node may send to others.
+async fn granted(world: &World, node: &NodeId) {
+    let may_send =
+        |row: &PlanRow| matches!(&row.plan.rows, PlanRows::Offload(rows) if rows.iter().any(|row| !row.targets.is_empty()));
+    world.until(node, "granted anything", |row| row.plans.iter().any(may_send)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,8 +100,16 @@ async fn a_client_of_the_hub_is_served_by_an_agent() {
     let answer: Value = answer.json().await.expect("JSON");
     assert_eq!(answer["choices"][0]["message"]["content"], "Hello there", "{answer}");
     assert_eq!(answer["usage"]["completion_tokens"], 2);
-    let record = world.get(&format!("records/{id}")).await;
-    assert_eq!(record[0]["record"]["served_by"][0], "eu/site-7/node-1", "{record}");
+    let kept = timeout(PATIENCE, async {
+        loop {
+            let records = world.get(&format!("records/{id}")).await;
+            if let Some(kept) = records.as_array().and_then(|records| records.first()) {
+                return kept.clone();
+            }
+        }
+    });
+    let kept = kept.await.expect("a record, soon after the answer");
+    assert_eq!(kept["record"]["served_by"][0], "eu/site-7/node-1", "{kept}");
     world.stop_hub().await;
     assert_no_canary(world.folder.path());
 }
@@ -162,6 +191,7 @@ async fn agents_reach_each_other_through_the_hub() {
     let token = world.token("cloud", 1).await;
     let cloud = Agent::join(&world, &token, "gpu").await;
     let (from, to) = (online(&world, &edge, 1).await, online(&world, &cloud, 2).await);
+    granted(&world, &edge.node).await;
 
     let mut asking = open(&from, header(&edge, &cloud, 1)).await;
     let mut serving = timeout(PATIENCE, to.link.accept()).await.expect("in time").expect("a stream");
