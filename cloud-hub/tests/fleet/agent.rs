@@ -147,7 +147,10 @@ impl Agent {
 
     pub(crate) fn publish(&self, mqtt: &Mqtt, topic: &Topic, session: Session, message: impl Serialize) {
         let payload = serde_json::to_vec(&Signed { session, message }).expect("JSON");
-        mqtt.publish(Note::answer(topic.name(), payload)).expect("taken");
+        // What a node is, is kept by the broker for a hub that comes later; how it is, is said again and again.
+        let kept = matches!(topic, Topic::Status(_) | Topic::Inventory(_));
+        let note = if kept { Note::state(topic.name(), payload) } else { Note::answer(topic.name(), payload) };
+        mqtt.publish(note).expect("taken");
     }
 }
 

@@ -15,7 +15,9 @@ pub(super) enum Embedded {}
 
 impl Embedded {
     pub(super) async fn start(broking: Broking<'_>) -> Result<Self, StartError> {
-        tracing::debug!(?broking, "no broker in this build");
+        let Broking { listen, store, hub, identity, wall, revocations } = broking;
+        let (store, now, revoked) = (store.display(), wall.secs(), revocations.contains(identity.serial()));
+        tracing::debug!(%listen, %store, %hub, now, revoked, "no broker in this build");
         ready(Err(StartError::NoBroker)).await
     }
 
