@@ -276,11 +276,20 @@ fn host_name() -> String {
 
 #[cfg(feature = "llm")]
 fn size_threads(config: &Config) -> Result<(), CommandError> {
-    let wanted = config.engines.iter().filter_map(|engine| match engine {
-        crate::exec::EngineConfig::Llm(llm) => llm.threads,
-        _ => None,
-    });
-    Ok(crate::exec::llm::set_threads(wanted.max())?)
+    let models: Vec<_> = config
+        .engines
+        .iter()
+        .filter_map(|engine| match engine {
+            crate::exec::EngineConfig::Llm(llm) => Some(llm.threads),
+            _ => None,
+        })
+        .collect();
+    let wanted = models.iter().flatten().copied().max();
+    match crate::exec::llm::set_threads(wanted) {
+        // Where nobody asked for a number, the pools' own default will do.
+        Err(late) if !models.is_empty() && wanted.is_some() => Err(late.into()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(not(feature = "llm"))]

@@ -189,7 +189,7 @@ impl Config {
 
     /// Everything that the engines serve as one service. Nothing is known of quality, so all are alike.
     fn default_service(&self) -> Option<Service> {
-        let variants: Vec<_> = self.engines.iter().map(|engine| unrated(engine)).collect::<Option<_>>()?;
+        let variants: Vec<_> = self.engines.iter().map(unrated).collect::<Option<_>>()?;
         let id = ServiceId::new("assistant").ok()?;
         (!variants.is_empty()).then_some(Service { id, aliases: Vec::new(), variants })
     }

@@ -57,7 +57,7 @@ impl World {
     async fn join(&mut self, node: &str, uplink: Option<Delays>, config: &str) -> NodeId {
         let (site, name) = node.rsplit_once('/').expect("a site and a name");
         let site = ScopeId::new(site).expect("a site's name");
-        let plan = AgentPlan { site, name: name.to_owned(), uplink, reachable: true, config: config.to_owned() };
+        let plan = AgentPlan { site, name: name.to_owned(), uplink, config: config.to_owned() };
         self.fleet.join(plan).await.unwrap_or_else(|error| panic!("{node}: {error}"))
     }
 

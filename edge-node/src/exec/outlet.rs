@@ -1,6 +1,6 @@
 //! The way out of a job: a bounded sink whose reader may be slow, stalled or gone.
 
-use super::ExecEvent;
+use super::{ExecEvent, SINK_EVENTS_MIN};
 use shared::plan::Failure;
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
@@ -37,7 +37,9 @@ pub(super) enum Lost {
 
 impl Outlet {
     pub(super) fn new(sink: Sender<ExecEvent>) -> Self {
-        let last = sink.clone().try_reserve_owned().ok();
+        // A sink for one event has no place to spare.
+        let roomy = sink.max_capacity() >= SINK_EVENTS_MIN;
+        let last = if roomy { sink.clone().try_reserve_owned().ok() } else { None };
         Self { sink, last }
     }
 

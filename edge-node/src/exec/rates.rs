@@ -3,11 +3,12 @@
 use shared::fleet::{Profile, ProfileSource};
 use shared::units::{Fraction, Micros, TokenRate};
 
-/// Weight of a new observation: after ten, two thirds of the estimate are new.
-const WEIGHT: f64 = 0.1;
+/// Least weight of a new observation: after ten, two thirds of the estimate are new. The first few count for more, as in a
+/// plain mean, because a warm-up beside other work may be far off.
+const WEIGHT_MIN: f64 = 0.1;
 
 /// An observation counts at most as this factor above or below the estimate, so that one request in a stalled machine
-/// moves the estimate by 10 %, while a lasting change still comes through in a dozen requests.
+/// moves the estimate by a tenth, while a lasting change still comes through in a dozen requests.
 const OUTLIER_FACTOR: f64 = 2.0;
 
 /// Fewer tokens than this say more about the clock than about the rate.
@@ -19,7 +20,7 @@ pub(super) struct Learner {
     prompt: Rate,
     decode: Rate,
     overhead: Option<f64>,
-    declared: Option<ProfileSource>,
+    given: Option<ProfileSource>,
     samples: u32,
 }
 
@@ -32,7 +33,7 @@ struct Rate {
 }
 
 impl Rate {
-    fn observe(&mut self, tokens: u32, seconds: f64) -> bool {
+    fn observe(&mut self, tokens: u32, seconds: f64, weight: f64) -> bool {
         let observed = seconds / f64::from(tokens.max(1));
         if tokens < TOKENS_MIN || !observed.is_finite() || observed <= 0.0 {
             return false;
@@ -42,8 +43,8 @@ impl Rate {
             return true;
         };
         let observed = observed.clamp(estimate / OUTLIER_FACTOR, estimate * OUTLIER_FACTOR);
-        self.deviation += WEIGHT * ((observed / estimate - 1.0).abs() - self.deviation);
-        self.seconds = Some(estimate + WEIGHT * (observed - estimate));
+        self.deviation += weight * ((observed / estimate - 1.0).abs() - self.deviation);
+        self.seconds = Some(estimate + weight * (observed - estimate));
         true
     }
 
@@ -71,24 +72,25 @@ impl Learner {
             prompt: rate(profile.prompt),
             decode: rate(profile.decode),
             overhead: Some(profile.overhead.as_secs_f64()),
-            declared: Some(profile.source),
+            given: Some(profile.source),
             samples: profile.samples,
         }
     }
 
     /// Takes in one request.
     pub(super) fn observe(&mut self, seen: &Observation) {
-        let prompt = self.prompt.observe(seen.prompt_tokens, seen.prompt_seconds);
-        let decode = self.decode.observe(seen.decode_tokens, seen.decode_seconds);
+        let weight = f64::from(self.samples.saturating_add(1)).recip().max(WEIGHT_MIN);
+        let prompt = self.prompt.observe(seen.prompt_tokens, seen.prompt_seconds, weight);
+        let decode = self.decode.observe(seen.decode_tokens, seen.decode_seconds, weight);
         if let Some(seconds) = seen.overhead_seconds.filter(|s| s.is_finite() && *s >= 0.0) {
             let estimate = self.overhead.unwrap_or(seconds);
             // An overhead may be next to nothing, so the bound for outliers has a floor of a millisecond.
             let bounded = seconds.min(estimate.max(1e-3) * OUTLIER_FACTOR);
-            self.overhead = Some(estimate + WEIGHT * (bounded - estimate));
+            self.overhead = Some(estimate + weight * (bounded - estimate));
         }
         if prompt || decode {
             self.samples = self.samples.saturating_add(1);
-            self.declared = None;
+            self.given = None;
         }
     }
 
@@ -99,7 +101,7 @@ impl Learner {
             decode: self.decode.rate()?,
             overhead: Micros::from_secs_f64(self.overhead.unwrap_or(0.0)),
             spread: Fraction::new(self.prompt.deviation.max(self.decode.deviation).clamp(0.0, 1.0)).unwrap_or_default(),
-            source: self.declared.unwrap_or(ProfileSource::Requests),
+            source: self.given.unwrap_or(ProfileSource::Requests),
             samples: self.samples,
         })
     }
@@ -117,7 +119,7 @@ mod tests {
     fn one_outlier_hardly_moves_the_estimate_and_a_lasting_change_does() {
         let mut learner = Learner::default();
         assert_eq!(learner.profile(), None);
-        learner.observe(&seen(1.0, 0.5));
+        (0..12).for_each(|_| learner.observe(&seen(1.0, 0.5)));
         let rate = |learner: &Learner| learner.profile().map(|p| p.decode.get()).unwrap_or_default();
         assert!((rate(&learner) - 20.0).abs() < 1e-6);
         learner.observe(&seen(1.0, 500.0));
@@ -150,6 +152,7 @@ mod tests {
         let mut learner = Learner::from_profile(&declared);
         assert_eq!(learner.profile().map(|p| p.source), Some(ProfileSource::Declared));
         learner.observe(&seen(1.0, 1.0));
+        assert!((learner.profile().map_or(0.0, |p| p.decode.get()) - 10.0).abs() < 1e-9, "ten tokens in a second");
         let learned = learner.profile().expect("known");
         assert_eq!((learned.source, learned.samples), (ProfileSource::Requests, 1));
     }

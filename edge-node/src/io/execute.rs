@@ -3,16 +3,20 @@
 use super::driver::Handle;
 use super::remote::{Unwanted, deliver};
 use crate::exec::{Engine, ExecEvent, Job, SINK_EVENTS_MIN};
-use shared::ids::AttemptId;
+use shared::ids::{AttemptId, VariantId};
 use shared::plan::Failure;
 use shared::request::{AttemptEvent, Event};
 use shared::wire::Body;
 use shared::work::ExecHeader;
 use shared_net::openai::Answer;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+/// The engines of this node by what they serve.
+pub(super) type Engines = Arc<BTreeMap<VariantId, Arc<dyn Engine>>>;
 
 /// Events of one job that wait for their reader. Small: what waits here was computed before anybody could want it cancelled.
 pub(super) const SINK_EVENTS: usize = 2 + SINK_EVENTS_MIN;

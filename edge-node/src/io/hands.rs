@@ -1,14 +1,14 @@
 //! Carries out what the agent wants done. Nothing here waits or decides: what takes time becomes a task that reports back.
 
 use super::driver::{Handle, Message};
+use super::execute::Engines;
 use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
-use crate::exec::Engine;
 use crate::logic::{AgentEffect, AgentEvent};
-use shared::ids::{AttemptId, RequestId, VariantId};
+use shared::ids::{AttemptId, RequestId};
 use shared::plan::{Candidate, Failure, Reason};
 use shared::request::{AttemptEvent, Effect, Event};
 use shared::wire::Body;
@@ -44,7 +44,7 @@ struct Attempt {
 pub(super) struct Hands {
     pub(super) handle: Handle,
     pub(super) tasks: Tasks,
-    pub(super) engines: Arc<BTreeMap<VariantId, Arc<dyn Engine>>>,
+    pub(super) engines: Engines,
     pub(super) links: Arc<Links>,
     pub(super) network: Option<uplink::Network>,
     pub(super) broker: mqtt::Broker,
@@ -61,7 +61,7 @@ impl Hands {
     pub(super) fn new(
         handle: Handle,
         tasks: Tasks,
-        engines: Arc<BTreeMap<VariantId, Arc<dyn Engine>>>,
+        engines: Engines,
         links: Arc<Links>,
         network: Option<uplink::Network>,
         broker: mqtt::Broker,

@@ -1,10 +1,10 @@
 //! A stream on which another ingress offers a request: header, acceptance, body, execution, answer.
 
 use super::driver::{Handle, Message};
-use super::execute::{SINK_EVENTS, closed, died};
-use crate::exec::{Engine, ExecEvent, Job};
+use super::execute::{Engines, SINK_EVENTS, closed, died};
+use crate::exec::{ExecEvent, Job};
 use shared::fleet::Load;
-use shared::ids::{NodeId, VariantId};
+use shared::ids::NodeId;
 use shared::plan::{Failure, Reason};
 use shared::request::{AttemptEvent, Event};
 use shared::units::Micros;
@@ -13,8 +13,6 @@ use shared::wire::frame::End;
 use shared::wire::{Body, Frame};
 use shared::work::ExecHeader;
 use shared_net::quic::{Code, Stream};
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -50,7 +48,7 @@ pub(super) enum Command {
 #[derive(Clone)]
 pub(super) struct Host {
     pub(super) handle: Handle,
-    pub(super) engines: Arc<BTreeMap<VariantId, Arc<dyn Engine>>>,
+    pub(super) engines: Engines,
 }
 
 /// Why a stream ends.
@@ -65,9 +63,8 @@ enum Ending {
 
 /// Serves one stream, to its end. `peer` is who is at the other end of the connection; a hub speaks for every ingress behind it.
 pub(super) async fn serve(host: Host, peer: NodeId, speaks_for_others: bool, mut stream: Stream) {
-    let header = match timeout(HEADER_MAX, stream.reader.read()).await {
-        Ok(Ok(Some(Frame::Header(header)))) => header,
-        _ => return stream.cancel(Code::PROTOCOL),
+    let Ok(Ok(Some(Frame::Header(header)))) = timeout(HEADER_MAX, stream.reader.read()).await else {
+        return stream.cancel(Code::PROTOCOL);
     };
     if !speaks_for_others && header.ingress != peer {
         return stream.cancel(Code::FORBIDDEN);

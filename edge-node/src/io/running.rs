@@ -2,6 +2,7 @@
 
 use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
+use super::execute::Engines;
 use super::hands::Hands;
 use super::http::{AgentIngress, Pages, pages};
 use super::links::Links;
@@ -12,11 +13,11 @@ use super::renewal::Renewal;
 use super::store::{self, Member, StoreError};
 use super::{peers, uplink};
 use crate::config::{BadConfig, Config};
-use crate::exec::{self, Engine};
+use crate::exec;
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
 use shared::fleet::ReplicaReport;
-use shared::ids::{Instance, NodeId, VariantId};
+use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
 use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
 use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, ResetSecretError, resolve};
@@ -92,7 +93,7 @@ pub struct Running {
     handle: Handle,
     tasks: Tasks,
     front: Tasks,
-    engines: Arc<BTreeMap<VariantId, Arc<dyn Engine>>>,
+    engines: Engines,
     endpoint: Option<Endpoint>,
     http: SocketAddr,
     /// Held as long as the agent runs: its lock keeps a second one out.
@@ -306,7 +307,7 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
     })
 }
 
-fn start_engines(config: &Config) -> Result<Arc<BTreeMap<VariantId, Arc<dyn Engine>>>, StartError> {
+fn start_engines(config: &Config) -> Result<Engines, StartError> {
     let mut engines = BTreeMap::new();
     for engine in &config.engines {
         engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
@@ -315,7 +316,7 @@ fn start_engines(config: &Config) -> Result<Arc<BTreeMap<VariantId, Arc<dyn Engi
 }
 
 /// Tells the agent what the engines hold, at once and at each change.
-fn watch_engines(engines: &Arc<BTreeMap<VariantId, Arc<dyn Engine>>>, handle: &Handle, tasks: &Tasks) {
+fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
     for (variant, engine) in engines.iter() {
         let (mut watch, all, handle, stop) = (engine.watch(), Arc::clone(engines), handle.clone(), tasks.cancelled());
         watch.mark_changed();

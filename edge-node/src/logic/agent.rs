@@ -109,7 +109,7 @@ impl Agent {
             peers: Peers::new(config.node.clone(), config.seed),
             shares: Shares::new(config.node.clone(), config.seed, &config.allocation)?,
             reports: Reports::new(inventory),
-            session_seen: restored.as_ref().map_or(SessionEpoch::default(), |restored| restored.session_epoch_seen),
+            session_seen: restored.as_ref().map(|restored| restored.session_epoch_seen).unwrap_or_default(),
             persisted_at: None,
             dirty: false,
             stopping: false,

@@ -150,7 +150,7 @@ impl Reports {
     /// When [`Self::tick`] has something to publish, given that the broker is there.
     pub(super) fn deadline(&self, heartbeat: Micros) -> Option<Moment> {
         let every = if self.changed { CHANGE_EVERY } else { heartbeat };
-        let report = self.last.map_or(Moment::default(), |last| last + every);
+        let report = self.last.map(|last| last + every).unwrap_or_default();
         earliest([Some(report), self.records_at])
     }
 

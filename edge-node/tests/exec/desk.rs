@@ -102,6 +102,14 @@ impl Asked {
         }
     }
 
+    /// Throws away what has come, then waits for so many token batches: they were made after now.
+    pub(crate) async fn fresh(&mut self, batches: u32) {
+        while self.events.try_recv().is_ok() {}
+        for _ in 0..batches {
+            assert!(matches!(self.next_real().await, Some(ExecEvent::Tokens(_))));
+        }
+    }
+
     /// Reads to the end.
     pub(crate) async fn all(mut self) -> Answer {
         let mut answer = Answer::default();

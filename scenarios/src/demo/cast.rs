@@ -60,8 +60,6 @@ impl Cast {
             site: self.cloud.site(),
             name: "gpu-1".to_owned(),
             uplink: None,
-            // Edges reach it through the hub only: a direct way on loopback would pass beside the cables.
-            reachable: false,
             config: format!("tier = \"cloud\"\n\n{}", engine(EXACT, model, "f32", 4)),
         }
     }
@@ -71,7 +69,6 @@ impl Cast {
             site: self.site.clone(),
             name: node.as_str().rsplit('/').next().unwrap_or_default().to_owned(),
             uplink: Some(Delays { up: UPLINK, down: UPLINK }),
-            reachable: true,
             config: format!("tier = \"device\"\n\n{}", engine(SMALL, model, "f16", 2)),
         }
     }

@@ -5,7 +5,7 @@ use super::stage::Stage;
 use crate::emulate::client::{AskError, Reply, Served, Times};
 use crate::emulate::relay::{Passed, Relay, Way};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::{ContentArrangement, Table, TableComponent};
 use shared::ids::NodeId;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Told {
         let served = self.served();
         let chosen = match served.hop.as_deref() {
             Some("local") => "here is best",
-            Some("direct") => "the neighbour is best",
+            Some("direct") => "best directly",
             Some("relay") => "best through the hub",
             _ => "chosen",
         };
@@ -185,7 +185,11 @@ impl Report {
 
     fn table(&self, stage: &Stage) -> Table {
         let mut table = Table::new();
-        table.load_preset(UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        table.load_preset(UTF8_HORIZONTAL_ONLY);
+        for between_rows in [TableComponent::HorizontalLines, TableComponent::MiddleIntersections] {
+            table.remove_style(between_rows);
+        }
+        table.set_content_arrangement(ContentArrangement::Dynamic);
         if !stage.is_terminal() {
             table.set_width(PLAIN_WIDTH);
         }

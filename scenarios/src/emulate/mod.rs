@@ -3,6 +3,7 @@
 //! The demo and the end-to-end tests build their fleets from these parts. Nothing here decides anything about a request: it
 //! starts, stops, cuts, asks and measures.
 
+pub mod addresses;
 pub mod client;
 pub mod fleet;
 pub mod ports;

@@ -136,10 +136,15 @@ pub enum ModelError {
     #[error("stopped while loading")]
     Stopped,
     /// A computation failed.
-    #[error("the warm-up failed: {0}")]
+    #[error("the warm-up failed: {}", first_line(.0))]
     Compute(#[from] candle_core::Error),
 }
 
 fn bring(hint: &Option<String>) -> String {
     hint.as_ref().map(|hint| format!("; `{hint}` brings it")).unwrap_or_default()
+}
+
+/// What a computation says of its failure, without the stack that it may carry along.
+pub(super) fn first_line(error: &candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -1,6 +1,6 @@
 //! A GGUF file: checked, then read piece by piece. What is in it comes from outside and is believed only after a check.
 
-use super::config::{LlmConfig, ModelError};
+use super::config::{LlmConfig, ModelError, first_line};
 use candle_core::Device;
 use candle_core::quantized::QTensor;
 use candle_core::quantized::gguf_file::{Content, Value};
@@ -36,7 +36,7 @@ impl Gguf {
         std::io::Seek::rewind(&mut reader).map_err(unreadable)?;
         let content = Content::read(&mut reader).map_err(|error| ModelError::Damaged {
             path: config.path.clone(),
-            what: format!("no GGUF header ({error})"),
+            what: format!("no GGUF header ({})", first_line(&error)),
             hint: config.hint.clone(),
         })?;
         Ok(Self { path: config.path.clone(), hint: config.hint.clone(), reader, content })
@@ -145,7 +145,7 @@ impl Gguf {
             return Err(self.damaged(format!("tensor `{name}` is {:?}, want {shape:?}", info.shape.dims())));
         }
         let read = info.read(&mut self.reader, self.content.tensor_data_offset, &Device::Cpu);
-        read.map_err(|error| self.damaged(format!("tensor `{name}` cannot be read ({error})")))
+        read.map_err(|error| self.damaged(format!("tensor `{name}` cannot be read ({})", first_line(&error))))
     }
 }
 

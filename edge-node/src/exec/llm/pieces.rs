@@ -169,8 +169,9 @@ fn run(chars: &mut Peekable<CharIndices<'_>>, text: &str, is: impl Fn(char) -> b
 mod tests {
     use super::*;
 
-    fn cut(cut: Cut, text: &str) -> Vec<&str> {
-        Pieces::new(&Letters::new(), cut, text).collect()
+    fn cut(cut: Cut, text: &str) -> Vec<String> {
+        let letters = Letters::new();
+        Pieces::new(&letters, cut, text).map(str::to_owned).collect()
     }
 
     #[test]

@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn penalties_push_down_what_was_said() {
         let mut greedy = sampler(|s| (s.temperature, s.frequency_penalty) = (0.0, 0.6));
-        let mut draw = |greedy: &Sampler| greedy.draw(&mut [2.0, 1.0], 0);
+        let draw = |greedy: &Sampler| greedy.draw(&mut [2.0, 1.0], 0);
         assert_eq!(draw(&greedy), Some(0));
         greedy.generated(0);
         assert_eq!(draw(&greedy), Some(0));

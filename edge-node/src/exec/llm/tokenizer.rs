@@ -18,8 +18,8 @@ type Pair = (u32, u32);
 /// A pair that may be merged: its rank, where its left token stands, and which it was when it was found.
 type Candidate = (u32, usize, Pair);
 
-/// After so many words the encoder asks whether it shall go on: about a millisecond of work.
-const WORDS_PER_ASK: usize = 1_000;
+/// After so many words, or merges inside one word, the encoder asks whether it shall go on: a few milliseconds of work.
+const STEPS_PER_ASK: usize = 2_000;
 
 /// Encoder and decoder of one vocabulary.
 #[derive(Debug)]
@@ -163,12 +163,12 @@ impl Tokenizer {
             let (before, whole, after) = self.next_whole(rest);
             for piece in Pieces::new(&self.letters, self.cut, before) {
                 words += 1;
-                if words % WORDS_PER_ASK == 1 && !go_on() {
+                if words % STEPS_PER_ASK == 1 && !go_on() {
                     return None;
                 }
                 match self.words.get(piece.as_bytes()) {
                     Some(id) => ids.push(*id),
-                    None => self.merge(piece.as_bytes(), ids),
+                    None => self.merge(piece.as_bytes(), go_on, ids)?,
                 }
             }
             ids.extend(whole);
@@ -199,7 +199,7 @@ impl Tokenizer {
 
     /// Merges the bytes of one word, the pair of lowest rank first, leftmost of equals. A heap keeps a word of a megabyte
     /// from taking the square of its length.
-    fn merge(&self, word: &[u8], ids: &mut Vec<u32>) {
+    fn merge(&self, word: &[u8], go_on: &mut dyn FnMut() -> bool, ids: &mut Vec<u32>) -> Option<()> {
         let mut parts: Vec<Part> =
             word.iter().filter_map(|byte| *self.byte_ids.get(usize::from(*byte))?).map(Part::new).collect();
         let count = parts.len();
@@ -211,7 +211,12 @@ impl Tokenizer {
         for left in 0..count.saturating_sub(1) {
             self.consider(&parts, Some(left), &mut heap);
         }
+        let mut steps = 0;
         while let Some(Reverse((_, left, pair))) = heap.pop() {
+            steps += 1;
+            if steps % STEPS_PER_ASK == 0 && !go_on() {
+                return None;
+            }
             let Some((right, merged)) = self.still_there(&parts, left, pair) else { continue };
             let after = parts.get(right).and_then(|part| part.after);
             if let Some(part) = parts.get_mut(right) {
@@ -227,6 +232,7 @@ impl Tokenizer {
             self.consider(&parts, Some(left), &mut heap);
         }
         ids.extend(parts.iter().filter_map(|part| part.id));
+        Some(())
     }
 
     fn consider(&self, parts: &[Part], left: Option<usize>, heap: &mut BinaryHeap<Reverse<Candidate>>) {

@@ -1,6 +1,6 @@
 //! The thread that computes: all decoding requests a step, and a small piece of one prompt.
 
-use super::config::LlmConfig;
+use super::config::{LlmConfig, first_line};
 use super::model::Model;
 use super::seat::{Leave, Seat};
 use super::template::Texts;
@@ -100,7 +100,7 @@ impl Worker {
         let began = Instant::now();
         let logits = compute(&self.model, seat, &chunk);
         seat.computed(&chunk, began.elapsed());
-        let drawn = logits.map_err(|error| Failure::Engine(error.to_string())).and_then(|logits| match logits {
+        let drawn = logits.map_err(|error| Failure::Engine(first_line(&error))).and_then(|logits| match logits {
             Some(mut logits) => seat.draw(&mut logits, &self.texts.tokenizer),
             None => Ok(()),
         });

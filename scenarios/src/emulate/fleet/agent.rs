@@ -1,15 +1,13 @@
 //! An agent of the fleet as a process.
 
+use super::super::addresses::{SiteNet, uplink};
 use super::super::ports;
 use super::super::process::{Process, Program, beside};
-use super::super::relay::{Delays, Relay};
+use super::super::relay::{Delays, Gate, Relay};
 use super::{COMMAND_WITHIN, FleetError, Hub, STOP_WITHIN, answers, write};
 use shared::ids::{NodeId, ScopeId};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-
-/// The discard port: what an agent behind a firewall looks like to others, who try and then go through the hub.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 /// What kind of agent.
 #[derive(Clone, Debug)]
@@ -20,13 +18,20 @@ pub struct AgentPlan {
     pub name: String,
     /// Length of its uplink; absent for an agent beside the hub, which then cannot be cut off.
     pub uplink: Option<Delays>,
-    /// Whether other agents may reach it without the hub.
-    pub reachable: bool,
     /// Its engines and further configuration, as TOML.
     pub config: String,
 }
 
-/// An agent.
+/// Where an agent stands in the networks of a fleet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Unlike that of every other agent.
+    pub(super) number: u8,
+    /// Its site's.
+    pub(super) net: SiteNet,
+}
+
+/// An agent. Neighbours at its site reach it directly, everybody else through the hub.
 #[derive(Debug)]
 pub struct Agent {
     node: NodeId,
@@ -36,24 +41,27 @@ pub struct Agent {
     process: Option<Process>,
     http: SocketAddr,
     relay: Option<Relay>,
+    gate: Gate,
 }
 
 impl Agent {
-    /// Joins with a token of its own; `cable` is the address at which it finds the hub if it has an uplink.
-    pub(super) fn join(fleet: &Path, plan: AgentPlan, hub: &Hub, cable: Ipv4Addr) -> Result<Self, FleetError> {
+    /// Joins with a token of its own.
+    pub(super) fn join(fleet: &Path, plan: AgentPlan, hub: &Hub, place: Place) -> Result<Self, FleetError> {
         let node = NodeId::new(&format!("{}/{}", plan.site, plan.name))?;
         let folder = fleet.join(node.topic_level());
         let network = |doing| move |source| FleetError::Network { doing, source };
-        let relay = plan.uplink.map(|delays| Relay::lay(&plan.name, cable.into(), hub.quic(), hub.mqtt(), delays));
+        let relay = plan.uplink.map(|delays| Relay::lay(&plan.name, uplink(place.number).into(), hub.quic(), hub.mqtt(), delays));
         let relay = relay.transpose().map_err(network("laying a cable"))?;
         let token = hub.token(&plan.site, relay.as_ref().map_or_else(|| hub.quic(), Relay::quic))?;
         let port = || ports::free().map_err(network("finding a port for an agent"));
-        let (http, quic) = (port()?, port()?);
+        let (http, quic) = (port()?, SocketAddr::from((place.net.node(place.number), port()?.port())));
+        let gate = SocketAddr::from((place.net.gate(place.number), quic.port()));
+        let gate = Gate::open(&plan.name, gate, quic, place.net).map_err(network("opening a gate"))?;
         let (state, config) = (folder.join("state"), folder.join("agent.toml"));
-        let advertised = if plan.reachable { quic } else { NOBODY };
         let text = format!(
-            "state = {state:?}\n\n{}\n\n[http]\nlisten = \"{http}\"\n\n[quic]\nlisten = \"{quic}\"\nadvertise = [\"{advertised}\"]\n",
-            plan.config
+            "state = {state:?}\n\n{}\n\n[http]\nlisten = \"{http}\"\n\n[quic]\nlisten = \"{quic}\"\nadvertise = [\"{}\"]\n",
+            plan.config,
+            gate.address()
         );
         write(&config, &text)?;
         let path = beside("edge-node")?;
@@ -61,7 +69,7 @@ impl Agent {
         let cli = Program::new("edge-node", path.clone(), log("-commands"));
         let run = Program::new(node.as_str(), path, log("")).arg("run").arg("--config").arg(&config);
         cli.clone().args(["join", &token.to_string(), "--name", &plan.name, "--state"]).arg(&state).run(COMMAND_WITHIN)?;
-        Ok(Self { node, folder, cli, run, process: None, http, relay })
+        Ok(Self { node, folder, cli, run, process: None, http, relay, gate })
     }
 
     /// Starts it and waits until it answers.
@@ -117,6 +125,12 @@ impl Agent {
     #[must_use]
     pub fn relay(&self) -> Option<&Relay> {
         self.relay.as_ref()
+    }
+
+    /// The way into it from its own site.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Its folder: configuration and state.

@@ -43,6 +43,9 @@ pub enum FleetError {
     /// The HTTP client cannot be made.
     #[error("making an HTTP client")]
     Client(#[source] reqwest::Error),
+    /// No addresses left.
+    #[error("a fleet here has fewer than {0} agents and sites")]
+    Full(u8),
     /// No such agent.
     #[error("no agent `{0}` in this fleet")]
     NoAgent(NodeId),

@@ -13,10 +13,11 @@ pub use agent::{Agent, AgentPlan};
 pub use error::FleetError;
 pub use hub::{Hub, HubPlan};
 
+use super::addresses::{COUNT_MAX, SiteNet};
 use super::wait::until;
-use shared::ids::NodeId;
+use agent::Place;
+use shared::ids::{NodeId, ScopeId};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ pub struct Fleet {
     folder: PathBuf,
     hub: Hub,
     agents: BTreeMap<NodeId, Agent>,
-    /// Last byte of the loopback address of the next cable; 127.0.0.1 is the hub's.
-    next_cable: u8,
+    /// Each site has a network of its own.
+    sites: BTreeMap<ScopeId, SiteNet>,
 }
 
 impl Fleet {
@@ -48,7 +49,7 @@ impl Fleet {
         let mut hub = Hub::init(folder, plan)?;
         hub.start().await?;
         hub.add_services()?;
-        Ok(Self { folder: folder.to_owned(), hub, agents: BTreeMap::new(), next_cable: 2 })
+        Ok(Self { folder: folder.to_owned(), hub, agents: BTreeMap::new(), sites: BTreeMap::new() })
     }
 
     /// Lets an agent join with a token of its own, behind a cable if its plan says so, and starts it. Returns as soon as its
@@ -57,13 +58,22 @@ impl Fleet {
     /// # Errors
     /// [`FleetError`] says what could not be done.
     pub async fn join(&mut self, plan: AgentPlan) -> Result<NodeId, FleetError> {
-        let cable = Ipv4Addr::new(127, 0, 0, self.next_cable);
-        self.next_cable = self.next_cable.wrapping_add(1).max(2);
-        let mut agent = Agent::join(&self.folder, plan, &self.hub, cable)?;
+        let place = self.place(&plan.site)?;
+        let mut agent = Agent::join(&self.folder, plan, &self.hub, place)?;
         agent.start().await?;
         let node = agent.node().clone();
         self.agents.insert(node.clone(), agent);
         Ok(node)
+    }
+
+    /// Addresses for one more agent.
+    fn place(&mut self, site: &ScopeId) -> Result<Place, FleetError> {
+        let number = u8::try_from(self.agents.len() + 1).ok().filter(|number| *number < COUNT_MAX);
+        let next = u8::try_from(self.sites.len()).ok().and_then(SiteNet::new);
+        let net = self.sites.get(site).copied().or(next);
+        let (Some(number), Some(net)) = (number, net) else { return Err(FleetError::Full(COUNT_MAX)) };
+        self.sites.insert(site.clone(), net);
+        Ok(Place { number, net })
     }
 
     /// The hub.

@@ -4,8 +4,11 @@
 //! stalls the stream, as a pulled plug does; neither end is told. Plain threads and thread sleep, because an async timer
 //! overshoots each delay by more than a millisecond. Rates, jitter and loss are not here.
 
+mod gate;
 mod tcp;
 mod udp;
+
+pub use gate::Gate;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -74,6 +77,16 @@ struct Cable {
 }
 
 impl Cable {
+    fn new(delays: Delays) -> Self {
+        Self {
+            delays,
+            cut: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            up: Counter::default(),
+            down: Counter::default(),
+        }
+    }
+
     fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
     }
@@ -87,6 +100,11 @@ impl Cable {
             Way::Up => &self.up,
             Way::Down => &self.down,
         }
+    }
+
+    fn passed(&self, way: Way) -> Passed {
+        let counter = self.counter(way);
+        Passed { bytes: counter.bytes.load(Ordering::Relaxed), dropped: counter.dropped.load(Ordering::Relaxed) }
     }
 
     fn carried(&self, way: Way, bytes: usize) {
@@ -157,19 +175,13 @@ impl Relay {
     /// # Errors
     /// When a socket cannot be had or a thread not be started.
     pub fn lay(name: &str, here: IpAddr, quic_to: SocketAddr, mqtt_to: SocketAddr, delays: Delays) -> io::Result<Self> {
-        let cable = Arc::new(Cable {
-            delays,
-            cut: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-            up: Counter::default(),
-            down: Counter::default(),
-        });
+        let cable = Arc::new(Cable::new(delays));
         let datagrams = UdpSocket::bind((here, quic_to.port()))?;
         let streams = TcpListener::bind((here, mqtt_to.port()))?;
         let mut relay =
             Self { quic: datagrams.local_addr()?, mqtt: streams.local_addr()?, cable, threads: Vec::with_capacity(2) };
         let cable = Arc::clone(&relay.cable);
-        relay.threads.push(named(format!("{name}-udp"), move || udp::relay(&cable, &datagrams, quic_to))?);
+        relay.threads.push(named(format!("{name}-udp"), move || udp::relay(&cable, &datagrams, quic_to, |_| true))?);
         let cable = Arc::clone(&relay.cable);
         relay.threads.push(named(format!("{name}-tcp"), move || tcp::relay(&cable, &streams, mqtt_to))?);
         Ok(relay)
@@ -200,8 +212,7 @@ impl Relay {
     /// What has passed one way since the cable was laid.
     #[must_use]
     pub fn passed(&self, way: Way) -> Passed {
-        let counter = self.cable.counter(way);
-        Passed { bytes: counter.bytes.load(Ordering::Relaxed), dropped: counter.dropped.load(Ordering::Relaxed) }
+        self.cable.passed(way)
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::emulate::addresses::SiteNet;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
@@ -84,4 +85,26 @@ fn the_end_of_the_cable_ends_its_threads() {
     let mut byte = [0];
     client.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
     assert_eq!((&client).read(&mut byte).expect("closed, not silent"), 0);
+}
+
+#[test]
+fn a_gate_lets_neighbours_in_and_nobody_else() {
+    let site = SiteNet::new(100).expect("a number");
+    let node = UdpSocket::bind((site.node(1), 0)).expect("free port");
+    node.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+    let to = node.local_addr().expect("bound");
+    let gate = Gate::open("test", (site.gate(1), to.port()).into(), to, site).expect("opened");
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("free port");
+    stranger.send_to(b"let me in", gate.address()).expect("sent");
+    while gate.passed().dropped == 0 {
+        thread::yield_now();
+    }
+    let neighbour = UdpSocket::bind((site.node(2), 0)).expect("free port");
+    neighbour.send_to(b"hello", gate.address()).expect("sent");
+    let mut buffer = [0; 64];
+    let (length, from) = node.recv_from(&mut buffer).expect("arrives");
+    assert_eq!(&buffer[..length], b"hello");
+    node.send_to(b"you", from).expect("sent");
+    neighbour.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+    assert_eq!(neighbour.recv(&mut buffer).expect("comes back"), 3);
 }

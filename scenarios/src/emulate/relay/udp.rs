@@ -3,7 +3,7 @@
 use super::{Cable, Inlet, LOOK_UP_EVERY, Way, named, silent};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -17,8 +17,8 @@ struct Flow {
     answers: JoinHandle<()>,
 }
 
-/// Carries datagrams until the cable ends.
-pub(super) fn relay(cable: &Arc<Cable>, clients: &UdpSocket, target: SocketAddr) {
+/// Carries the datagrams of clients that it admits, until the cable ends.
+pub(super) fn relay(cable: &Arc<Cable>, clients: &UdpSocket, target: SocketAddr, admits: impl Fn(IpAddr) -> bool) {
     let (up_in, up_out) = cable.line::<(Arc<UdpSocket>, Vec<u8>)>(Way::Up);
     let (down_in, down_out) = cable.line::<(SocketAddr, Vec<u8>)>(Way::Down);
     thread::scope(|scope| {
@@ -32,7 +32,7 @@ pub(super) fn relay(cable: &Arc<Cable>, clients: &UdpSocket, target: SocketAddr)
                 deliver(cable, Way::Down, datagram.len(), || clients.send_to(&datagram, client));
             }
         });
-        take_in(cable, clients, target, &up_in, &down_in);
+        take_in(cable, clients, target, admits, &up_in, &down_in);
         drop((up_in, down_in));
     });
 }
@@ -50,12 +50,14 @@ fn take_in(
     cable: &Arc<Cable>,
     clients: &UdpSocket,
     target: SocketAddr,
+    admits: impl Fn(IpAddr) -> bool,
     up: &Inlet<(Arc<UdpSocket>, Vec<u8>)>,
     down: &Inlet<(SocketAddr, Vec<u8>)>,
 ) {
     let mut flows: BTreeMap<SocketAddr, Flow> = BTreeMap::new();
     each_datagram(cable, clients, |datagram, client| {
         if !flows.contains_key(&client)
+            && admits(client.ip())
             && flows.len() < FLOWS_MAX
             && let Ok(flow) = open(cable, client, target, down.clone())
         {
