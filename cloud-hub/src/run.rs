@@ -324,6 +324,9 @@ impl Ground {
             key_sha256: Sha256::digest(self.state.admin_key()?.as_bytes()).into(),
             local: bound.ip().is_loopback(),
         });
+        if !bound.ip().is_loopback() {
+            tracing::warn!(%bound, "the admin key travels in clear text: put TLS in front of this listener");
+        }
         let limits = FrontConfig { connections_max: ADMIN_CONNECTIONS_MAX, drain_ms: 1_000, ..FrontConfig::default() }.limits();
         let serving = shared_net::openai::serve(socket, admin::router(admin), limits, Arc::default(), self.front.cancelled());
         self.front.spawn_vital("admin API", serving);

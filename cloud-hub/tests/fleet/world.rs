@@ -129,9 +129,29 @@ impl World {
         self.until(node, &format!("{state:?}"), |row| row.state == state).await;
     }
 
-    pub(crate) async fn metric(&self, name: &str) -> f64 {
+    async fn page(&self) -> String {
         let page = self.http.get(format!("http://{}/metrics", self.addresses().admin)).send().await.expect("answered");
-        let page = page.text().await.expect("text");
+        page.text().await.expect("text")
+    }
+
+    /// Waits until the page of metrics holds a line, and returns the page.
+    pub(crate) async fn page_with(&self, wanted: &str) -> String {
+        let mut last = String::new();
+        let found = tokio::time::timeout(PATIENCE, async {
+            loop {
+                last = self.page().await;
+                if last.contains(wanted) {
+                    return last.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let found = found.await.ok();
+        found.unwrap_or_else(|| panic!("`{wanted}` never came: {last}"))
+    }
+
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let page = self.page().await;
         let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in\n{page}"));
         line.rsplit_once(' ').expect("a value").1.parse().expect("a number")
     }
