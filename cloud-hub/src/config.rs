@@ -253,6 +253,14 @@ mod tests {
     }
 
     #[test]
+    fn the_commented_example_holds_every_default() {
+        let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/hub.toml"));
+        let sources = shared_net::host::Sources { file: Some(file), ..Default::default() };
+        let loaded = shared_net::host::load::<Config>(&sources).expect("the example can be read");
+        assert_eq!(loaded.value, Config::default());
+    }
+
+    #[test]
     fn bad_values_are_named() {
         let mut config = Config::default();
         config.policies.dispatch.policy = "guess".to_owned();
