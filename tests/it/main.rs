@@ -7,4 +7,5 @@ mod end_to_end;
 mod hub_gone;
 mod node_dies;
 mod openai_client;
+mod orphans;
 mod residency;
