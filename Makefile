@@ -49,9 +49,10 @@ fmt: tools
 lint: tools
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
+# For those who work on it: private modules are documented too, and the public pages may link to them.
 .PHONY: doc
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items
 
 # The advisory database is a download that a closed network refuses: then that check warns, and only it.
 .PHONY: deny

@@ -199,6 +199,15 @@ pub fn join(
     Ok(Joined { node, certificate, labels: token.labels })
 }
 
+/// A node that showed its certificate.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Who it is.
+    pub node: &'a NodeId,
+    /// Number of the certificate in hex.
+    pub serial: &'a str,
+}
+
 /// A fresh certificate for a node that showed its present one.
 ///
 /// # Errors
@@ -206,13 +215,15 @@ pub fn join(
 pub fn renew(
     db: &mut Db,
     authority: &Authority,
-    node: &NodeId,
+    shown: Shown<'_>,
     request: &[u8],
     now: UnixTime,
     lifetime: Duration,
 ) -> Result<Joined, Denied> {
+    let node = shown.node;
     let row = db.node(node)?;
-    if row.as_ref().is_some_and(|row| row.revoked.is_some()) {
+    // A node that was thrown out and joined again has good certificates; the old ones buy nothing.
+    if row.as_ref().is_some_and(|row| row.revoked.is_some()) || db.is_revoked(shown.serial)? {
         return Err(Denied::Revoked(node.clone()));
     }
     let certificate = authority.issue(request, node, now, lifetime)?;
@@ -327,13 +338,16 @@ mod tests {
     fn a_taken_name_is_denied_until_its_node_is_revoked() {
         let mut fleet = Fleet::new();
         let token = fleet.token(3);
-        let node = fleet.join(&token, "node-1", &request(), NOW).expect("in").node;
+        let first = fleet.join(&token, "node-1", &request(), NOW).expect("in");
+        let (node, serial) = (first.node, first.certificate.serial.to_string());
+        let old = Shown { node: &node, serial: &serial };
         let error = fleet.join(&token, "node-1", &request(), NOW).expect_err("taken");
         assert!(error.to_string().contains("cloud-hub revoke eu/site-7/node-1"), "{error}");
         assert!(fleet.db.revoke(&node, NOW).expect("written"));
         assert_eq!(fleet.db.revoked_serials(NOW).expect("read").len(), 1);
-        assert!(matches!(renew(&mut fleet.db, &fleet.authority, &node, &request(), NOW, MONTH), Err(Denied::Revoked(_))));
+        assert!(matches!(renew(&mut fleet.db, &fleet.authority, old, &request(), NOW, MONTH), Err(Denied::Revoked(_))));
         let again = fleet.join(&token, "node-1", &request(), NOW).expect("free again");
+        assert!(matches!(renew(&mut fleet.db, &fleet.authority, old, &request(), NOW, MONTH), Err(Denied::Revoked(_))));
         let good = fleet.db.certificates(&node).expect("read");
         assert_eq!(good.iter().map(|one| one.serial.clone()).collect::<Vec<_>>(), [again.certificate.serial.to_string()]);
     }

@@ -5,7 +5,7 @@ use crate::chores::Chores;
 use crate::clock::UnixTime;
 use crate::config::{Config, ConfigError};
 use crate::io::admin::{self, Admin};
-use crate::io::broker::{Broker, BrokerParts, Revocations};
+use crate::io::broker::{Broker, Broking, Revocations};
 use crate::io::driver::{Driver, Parts};
 use crate::io::ingress::HubIngress;
 use crate::io::input::{INBOX_MAX, Inbox};
@@ -131,15 +131,15 @@ pub async fn start(config: Config) -> Result<Handle, StartError> {
     let identity = authority.issue_hub(&meta.hub, &[], UnixTime::now(&wall))?.identity;
     let revocations = Revocations::default();
     revocations.add(&db.revoked_serials(UnixTime::now(&wall))?);
-    let broker = Broker::start(BrokerParts {
-        section: &config.mqtt,
+    let broking = Broking {
+        listen: config.mqtt.listen,
         store: state.broker(),
         hub: &meta.hub,
         identity: &identity,
         wall: &wall,
         revocations: &revocations,
-    });
-    let broker = broker.await?;
+    };
+    let broker = Broker::start(&config.mqtt, broking).await?;
     let (front, work) = (Tasks::new(), Tasks::new());
     let ground = Ground { config, state, authority, meta, wall, identity, revocations, front, work };
     let started = ground.start(db, &broker).await;
@@ -324,6 +324,9 @@ impl Ground {
             key_sha256: Sha256::digest(self.state.admin_key()?.as_bytes()).into(),
             local: bound.ip().is_loopback(),
         });
+        if !bound.ip().is_loopback() {
+            tracing::warn!(%bound, "the admin key travels in clear text: put TLS in front of this listener");
+        }
         let limits = FrontConfig { connections_max: ADMIN_CONNECTIONS_MAX, drain_ms: 1_000, ..FrontConfig::default() }.limits();
         let serving = shared_net::openai::serve(socket, admin::router(admin), limits, Arc::default(), self.front.cancelled());
         self.front.spawn_vital("admin API", serving);

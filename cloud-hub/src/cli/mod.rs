@@ -9,6 +9,7 @@ mod service;
 mod token;
 
 use crate::config::{Config, ConfigError};
+use crate::io::mosquitto::{self, Settings};
 use crate::state::{StateDir, StateError};
 use clap::{Args, Parser, Subcommand};
 use shared::ids::{NodeId, RequestId};
@@ -115,6 +116,9 @@ enum Command {
         /// Where Mosquitto shall listen.
         #[arg(long, default_value = "0.0.0.0:8883", value_name = "ADDRESS:PORT")]
         listen: std::net::SocketAddr,
+        /// User that the broker becomes when root starts it; the files must be readable by that user.
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
     },
 }
 
@@ -209,7 +213,7 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
             print!("{}", nodes::policies());
             Ok(())
         }
-        Command::MosquittoConf { dir, listen } => mosquitto(&plain()?, &dir, listen),
+        Command::MosquittoConf { dir, listen, user } => write_mosquitto(&plain()?, &dir, &Settings { listen, user }),
     }
 }
 
@@ -238,13 +242,13 @@ fn show_config(loaded: &Loaded<Config>, action: &ConfigAction) -> Result<(), Cli
     Ok(())
 }
 
-fn mosquitto(config: &Config, dir: &std::path::Path, listen: std::net::SocketAddr) -> Result<(), CliError> {
+fn write_mosquitto(config: &Config, dir: &std::path::Path, settings: &Settings) -> Result<(), CliError> {
     let state = StateDir::at(&config.state);
     let meta = state.read_meta()?;
     let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(meta.clock.0));
-    crate::io::mosquitto::write(dir, &state.authority()?, &meta.hub, listen, now)
+    mosquitto::write(dir, &state.authority()?, &meta.hub, settings, now)
         .map_err(|source| CliError::Io { doing: format!("writing Mosquitto's files to {}", dir.display()), source })?;
     println!("Start the broker: mosquitto -c {}", dir.join("mosquitto.conf").display());
-    println!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", listen.port());
+    println!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", settings.listen.port());
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::input::{Inbox, Input};
 use crate::logic::HubEvent;
+use shared::ids::NodeId;
 use shared::plan::Failure;
 use shared::request::AttemptEvent;
 use shared::units::Tokens;
@@ -43,10 +44,18 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// Who shall execute it.
+    pub(crate) const fn target(&self) -> &NodeId {
+        &self.header.target
+    }
+
     /// Carries the attempt out. Cancelling it resets the stream, and then nothing more is told.
     pub(crate) async fn run(self) {
         let (attempt, inbox) = (self.header.attempt, self.inbox.clone());
-        if let Some(ended) = self.carry().await {
+        tracing::debug!("opening a stream to the executor");
+        let ended = self.carry().await;
+        tracing::debug!(how = ended.as_ref().map_or("cancelled", code), "the stream ended");
+        if let Some(ended) = ended {
             // Fails only when the hub is stopping.
             drop(inbox.send(Input::Event(HubEvent::Remote(attempt, ended))).await);
         }
@@ -75,6 +84,16 @@ impl Attempt {
         // The sending side may have ended long ago; this is how the executor learns that nobody listens any more.
         reader.stop(Code::CANCELLED);
         None
+    }
+}
+
+/// For the log, which must not show what engines say about a request.
+const fn code(ended: &AttemptEvent) -> &'static str {
+    match ended {
+        AttemptEvent::Ended(..) => "answered",
+        AttemptEvent::Refused(reason, _) => reason.code(),
+        AttemptEvent::Failed(failure) => failure.code(),
+        AttemptEvent::Accepted(_) | AttemptEvent::Progress | AttemptEvent::Content(_) => "running",
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
 /// Requests that the hub's API holds at once. Each keeps its body (4 MiB at most, a few kilobytes usually); more are refused.
 const CLIENTS_MAX: usize = 4_096;
@@ -84,13 +85,19 @@ impl Clients {
 
     /// Tells the client the last word, and forgets it.
     pub(crate) fn finish(&mut self, id: RequestId, answer: Answer) {
-        if let Some(client) = self.clients.remove(&id) {
+        if let Some(client) = self.clients.get(&id) {
             self.send(id, &client.answers, answer);
         }
+        self.forget(id);
+    }
+
+    /// Lets go of a request and of all attempts to serve it. Whether there was one.
+    pub(crate) fn forget(&mut self, id: RequestId) -> bool {
         let of_it: Vec<AttemptId> = self.attempts.keys().filter(|attempt| attempt.request == id).copied().collect();
         for attempt in of_it {
             self.attempts.remove(&attempt);
         }
+        self.clients.remove(&id).is_some()
     }
 
     /// Never waits: the driver has other clients. What does not fit is handed to a task that waits for this client only; it
@@ -126,7 +133,8 @@ impl Clients {
             cancel: cancel.clone(),
         };
         self.attempts.insert(attempt, Running { body: Some(body), resumes, _cancel: cancel.drop_guard() });
-        self.tasks.spawn(format!("attempt {attempt}"), task.run());
+        let span = tracing::info_span!("attempt", request = %attempt.request, number = attempt.number, target = %task.target());
+        self.tasks.spawn(format!("attempt {attempt}"), task.run().instrument(span));
     }
 
     /// Sends the body of an accepted attempt.

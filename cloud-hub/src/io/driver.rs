@@ -142,12 +142,19 @@ impl Driver {
         }
     }
 
+    /// What the driver holds for something that has ended is let go, whatever the core makes of it.
     async fn event(&mut self, event: HubEvent) {
-        match &event {
-            HubEvent::ConnectionLost { connection } => drop(self.links.remove(connection)),
-            HubEvent::RelayClosed { stream } => self.relays.close(*stream),
-            HubEvent::Remote(attempt, news) if is_last(news) => {
-                let attempt = *attempt;
+        match event {
+            HubEvent::ConnectionLost { connection } => drop(self.links.remove(&connection)),
+            HubEvent::RelayClosed { stream } => self.relays.close(stream),
+            HubEvent::ClientGone(request) => {
+                self.step(event).await;
+                if self.clients.forget(request) {
+                    self.metrics.request_ended("client_gone");
+                }
+                return;
+            }
+            HubEvent::Remote(attempt, ref news) if is_last(news) => {
                 self.step(event).await;
                 return self.clients.drop_attempt(attempt);
             }

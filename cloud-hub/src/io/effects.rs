@@ -4,7 +4,8 @@ use super::driver::Driver;
 use crate::clock::UnixTime;
 use crate::logic::{Change, Connection, HubEffect, Note};
 use crate::store::{CatalogueError, Db, StoreError};
-use shared::plan::Plan;
+use shared::ids::NodeId;
+use shared::plan::{Layer, Plan};
 use shared::request::Effect;
 use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Pulse};
@@ -18,21 +19,34 @@ use std::sync::Arc;
 struct Unwritten {
     changes: Vec<Change>,
     plans: Vec<Plan>,
+    cleared: Vec<(NodeId, Layer)>,
+}
+
+impl Unwritten {
+    fn of(effects: &[HubEffect]) -> Self {
+        let mut unwritten = Self::default();
+        for effect in effects {
+            match effect {
+                HubEffect::Persist(change) => unwritten.changes.push(change.clone()),
+                HubEffect::PublishPlan { plan, .. } => unwritten.plans.push(plan.clone()),
+                HubEffect::ClearPlan { node, layer } => unwritten.cleared.push((node.clone(), *layer)),
+                _ => {}
+            }
+        }
+        unwritten
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.plans.is_empty() && self.cleared.is_empty()
+    }
 }
 
 impl Driver {
     /// In order; what must be kept is written before what follows it happens.
     pub(super) async fn carry_out(&mut self, effects: Vec<HubEffect>) {
-        let mut unwritten = Unwritten::default();
-        for effect in &effects {
-            match effect {
-                HubEffect::Persist(change) => unwritten.changes.push(change.clone()),
-                HubEffect::PublishPlan { plan, .. } => unwritten.plans.push(plan.clone()),
-                _ => {}
-            }
-        }
         // All of one step's writes go first, and in one go: earlier than asked for is as safe, and costs one wait.
-        if !unwritten.changes.is_empty() || !unwritten.plans.is_empty() {
+        let unwritten = Unwritten::of(&effects);
+        if !unwritten.is_empty() {
             self.write(unwritten).await;
         }
         for effect in effects {
@@ -81,10 +95,12 @@ impl Driver {
         match effect {
             Effect::Decided(decision) => self.clients.tell(decision.attempt.request, Answer::Decided(decision)),
             Effect::Finish(request, finish, usage) => {
+                tracing::info!(%request, output = usage.output.0, "a request was answered");
                 self.metrics.request_ended("answered");
                 self.clients.finish(request, Answer::Finish(finish, usage));
             }
             Effect::Fail(request, failure) => {
+                tracing::info!(%request, code = failure.code(), "a request failed");
                 self.metrics.request_ended(failure.code());
                 self.clients.finish(request, Answer::Fail(failure));
             }
@@ -128,6 +144,9 @@ impl Driver {
             }
             if !unwritten.plans.is_empty() {
                 db.put_plans(&unwritten.plans)?;
+            }
+            for (node, layer) in &unwritten.cleared {
+                db.forget_plan(&node.scope(), *layer)?;
             }
             if services { db.catalogue().map(Some).map_err(CatalogueError::from) } else { Ok(None) }
         });

@@ -95,10 +95,14 @@ impl Gate {
         self.enrol(joined, now, true).await
     }
 
-    async fn renew(&self, node: NodeId, request: Vec<u8>) -> Result<Issued, String> {
+    async fn renew(&self, node: NodeId, serial: String, request: Vec<u8>) -> Result<Issued, String> {
         let authority = Arc::clone(&self.authority);
         let (now, lifetime) = (UnixTime::now(&self.wall), self.node_lifetime);
-        let renewed = self.store.call(move |db| join::renew(db, &authority, &node, &request, now, lifetime)).await;
+        let renewed = self.store.call(move |db| {
+            let shown = join::Shown { node: &node, serial: &serial };
+            join::renew(db, &authority, shown, &request, now, lifetime)
+        });
+        let renewed = renewed.await;
         self.metrics.join(if renewed.is_ok() { "renewed" } else { "renewal_denied" });
         self.enrol(renewed, now, false).await
     }
@@ -124,7 +128,8 @@ impl Gate {
 /// One agent's connection, from its first stream to its end. All tasks of its streams end with it.
 async fn serve_member(gate: Arc<Gate>, link: Link, node: NodeId, stop: CancellationToken) {
     let connection = Connection(gate.next.fetch_add(1, Ordering::Relaxed));
-    let member = Arc::new(Member { gate, link, node, connection, said_hello: AtomicBool::new(false) });
+    let serial = link.serial().unwrap_or_default().to_owned();
+    let member = Arc::new(Member { gate, link, node, serial, connection, said_hello: AtomicBool::new(false) });
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
@@ -156,6 +161,8 @@ struct Member {
     gate: Arc<Gate>,
     link: Link,
     node: NodeId,
+    /// Number of its certificate in hex.
+    serial: String,
     connection: Connection,
     said_hello: AtomicBool,
 }
@@ -165,7 +172,7 @@ impl Member {
         match first_frame(&mut stream.reader).await {
             Some(Frame::Hello(hello)) => self.control(stream, hello).await,
             Some(Frame::Renew(renew)) => {
-                let answer = self.gate.renew(self.node.clone(), renew.request).await;
+                let answer = self.gate.renew(self.node.clone(), self.serial.clone(), renew.request).await;
                 if shared_net::join::answer(stream, answer).await.is_err() {
                     tracing::debug!(node = %self.node, "a node went away before its renewed certificate");
                 }

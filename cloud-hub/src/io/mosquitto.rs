@@ -16,20 +16,31 @@ use std::path::Path;
 /// Messages that wait for one client; beyond it the oldest go. A plan is at most one of few, and views are renewed each second.
 const QUEUED_MESSAGES_MAX: u32 = 1_000;
 
+/// What an operator decides about the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The user that it becomes when root starts it; its own default (`mosquitto`) unless given. The files are readable by
+    /// whoever ran the command only, and must be given to that user.
+    pub user: Option<String>,
+}
+
 /// Writes `mosquitto.conf`, `acl`, the authority's certificate and the broker's own identity to `dir`.
 ///
 /// # Errors
 /// A file could not be written, or no identity could be made.
-pub fn write(dir: &Path, authority: &Authority, hub: &NodeId, listen: SocketAddr, now: UnixTime) -> io::Result<()> {
+pub fn write(dir: &Path, authority: &Authority, hub: &NodeId, settings: &Settings, now: UnixTime) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let dir = dir.canonicalize()?;
-    let names = [listen.ip()].iter().filter(|ip| !ip.is_unspecified()).map(ToString::to_string).collect::<Vec<_>>();
+    let own = Some(settings.listen.ip()).filter(|ip| !ip.is_unspecified());
+    let names = own.iter().map(ToString::to_string).collect::<Vec<_>>();
     let identity = authority.issue_hub(hub, &names, now).map_err(io::Error::other)?;
     write_private(&dir.join("ca.pem"), authority.certificate_pem().as_bytes())?;
     write_private(&dir.join("broker.pem"), identity.certificate.pem.as_bytes())?;
     write_private(&dir.join("broker.key"), identity.key_pem.as_bytes())?;
     write_private(&dir.join("acl"), acl(hub).as_bytes())?;
-    write_private(&dir.join("mosquitto.conf"), configuration(&dir, listen).as_bytes())
+    write_private(&dir.join("mosquitto.conf"), configuration(&dir, settings).as_bytes())
 }
 
 /// A broker's rules: each node its own topics, the hub everything of ours.
@@ -50,10 +61,12 @@ fn acl(hub: &NodeId) -> String {
     text
 }
 
-fn configuration(dir: &Path, listen: SocketAddr) -> String {
+fn configuration(dir: &Path, settings: &Settings) -> String {
     let file = |name: &str| dir.join(name).display().to_string();
+    let user = settings.user.as_ref().map(|user| format!("user {user}\n")).unwrap_or_default();
     format!(
         "# Written by `cloud-hub mosquitto-conf`: the broker of a Tidegate fleet.\n\
+         {user}\
          per_listener_settings false\n\
          listener {port} {address}\n\
          cafile {ca}\n\
@@ -62,15 +75,17 @@ fn configuration(dir: &Path, listen: SocketAddr) -> String {
          tls_version tlsv1.3\n\
          require_certificate true\n\
          use_identity_as_username true\n\
+         # Without it, one node could take over the session of another by its client id.\n\
+         use_username_as_clientid true\n\
          allow_anonymous false\n\
          acl_file {acl}\n\
-         # Retained plans survive a restart of the broker; the hub publishes them again in any case.\n\
+         # Nothing is kept on disk: after a restart, hub and nodes publish again what matters.\n\
          persistence false\n\
          max_packet_size {packet}\n\
          max_queued_messages {queued}\n\
          max_keepalive 60\n",
-        port = listen.port(),
-        address = listen.ip(),
+        port = settings.listen.port(),
+        address = settings.listen.ip(),
         ca = file("ca.pem"),
         certificate = file("broker.pem"),
         key = file("broker.key"),

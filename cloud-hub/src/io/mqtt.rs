@@ -160,16 +160,18 @@ fn written(message: &impl Serialize) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared::ids::{Instance, SessionEpoch};
+    use shared::wire::mqtt::Status;
 
     #[test]
     fn messages_of_nodes_are_read_and_others_are_not() {
         let node = NodeId::new("eu/site-7/node-1").expect("good");
-        let status = br#"{"epoch": 3, "instance": 7, "online": true}"#;
+        let session = Session { epoch: SessionEpoch(3), instance: Instance(7) };
+        let status = &serde_json::to_vec(&Signed { session, message: Status { online: true } }).expect("JSON");
         let event = decode("tidegate/v1/nodes/eu.site-7.node-1/status", status).expect("an event");
-        assert!(matches!(event, HubEvent::Mqtt { node: of, session, .. } if of == node && session.epoch.0 == 3));
-        for bad in
-            [b"garbage".as_slice(), br#"{"online": "yes"}"#, &[0xff, 0xfe], br#"{"epoch": -1, "instance": 1, "online": true}"#]
-        {
+        assert_eq!(event, HubEvent::Mqtt { node, session, message: NodeMessage::Status(Status { online: true }) });
+        let negative = br#"{"session": {"epoch": -1, "instance": 1}, "online": true}"#;
+        for bad in [b"garbage".as_slice(), br#"{"online": "yes"}"#, &[0xff, 0xfe], negative] {
             let event = decode("tidegate/v1/nodes/eu.site-7.node-1/status", bad).expect("an event");
             assert!(
                 matches!(event, HubEvent::BadPayload { ref topic, ref why, .. } if topic == "status" && why.len() <= WHY_BYTES_MAX)

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
 /// How long a refusal may take to reach the asker, who may have stopped reading.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(2);
@@ -54,7 +55,9 @@ impl Relays {
         let cancel = CancellationToken::new();
         self.running.insert(name, cancel.clone().drop_guard());
         let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
-        self.tasks.spawn(format!("relay {}", header.attempt), async move {
+        let span = tracing::info_span!("relay", request = %header.attempt.request, from = %header.ingress, to = %header.target);
+        let name_of_task = format!("relay {}", header.attempt);
+        let relaying = async move {
             metrics.relay_opened();
             let bytes = match to {
                 Some(link) => carry(stream, &link, header, &cancel).await,
@@ -64,9 +67,11 @@ impl Relays {
                 }
             };
             metrics.relay_closed(bytes.0, bytes.1);
+            tracing::debug!(forth = bytes.0, back = bytes.1, "the relayed stream ended");
             // Fails only when the hub is stopping.
             drop(inbox.send(Input::Event(HubEvent::RelayClosed { stream: name })).await);
-        });
+        };
+        self.tasks.spawn(name_of_task, relaying.instrument(span));
     }
 
     pub(crate) fn refuse(&mut self, name: Name, reason: Reason) {

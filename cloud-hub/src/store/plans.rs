@@ -2,7 +2,8 @@
 
 use super::{Db, StoreError, doing};
 use rusqlite::params;
-use shared::plan::Plan;
+use shared::ids::ScopeId;
+use shared::plan::{Layer, Plan};
 
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
@@ -48,12 +49,14 @@ impl Db {
         Ok(texts.iter().filter_map(|json| serde_json::from_str(json).ok()).collect())
     }
 
-    /// Forgets the plans of a scope that is no more.
+    /// Forgets the plan of one layer for a scope that is no more.
     ///
     /// # Errors
-    /// [`StoreError`] when they cannot be deleted.
-    pub fn forget_plans(&mut self, scope: &str) -> Result<(), StoreError> {
-        self.durable.execute("DELETE FROM plans WHERE scope = ?1", [scope]).map_err(doing("deleting plans"))?;
+    /// [`StoreError`] when it cannot be deleted.
+    pub fn forget_plan(&mut self, scope: &ScopeId, layer: Layer) -> Result<(), StoreError> {
+        self.durable
+            .execute("DELETE FROM plans WHERE scope = ?1 AND layer = ?2", [scope.as_str(), layer.name()])
+            .map_err(doing("deleting a plan"))?;
         Ok(())
     }
 }

@@ -162,13 +162,19 @@ impl Db {
                 )
                 .map_err(doing("revoking a certificate"))?;
         }
-        let revoked = !known.serials.is_empty() && known.serials.is_subset(&known.revoked);
         transaction
-            .execute(
-                "UPDATE nodes SET drained = ?2, revoked = CASE WHEN ?3 THEN COALESCE(revoked, ?4) ELSE NULL END WHERE id = ?1",
-                params![id, known.drained, revoked, seconds(now)],
-            )
+            .execute("UPDATE nodes SET drained = ?2 WHERE id = ?1", params![id, known.drained])
             .map_err(doing("writing a node"))?;
+        // Without any certificate nothing is known about membership, and a revocation stays.
+        if !known.serials.is_empty() {
+            let revoked = known.serials.is_subset(&known.revoked);
+            transaction
+                .execute(
+                    "UPDATE nodes SET revoked = CASE WHEN ?2 THEN COALESCE(revoked, ?3) ELSE NULL END WHERE id = ?1",
+                    params![id, revoked, seconds(now)],
+                )
+                .map_err(doing("writing a node"))?;
+        }
         transaction.commit().map_err(doing("writing a node"))
     }
 
@@ -237,6 +243,19 @@ impl Db {
             .execute("UPDATE nodes SET drained = ?2 WHERE id = ?1 AND revoked IS NULL", params![node.as_str(), drained])
             .map_err(doing("draining a node"))?;
         Ok(changed > 0)
+    }
+
+    /// Whether this certificate, given by its number in hex, was revoked.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it cannot be read.
+    pub fn is_revoked(&self, serial: &str) -> Result<bool, StoreError> {
+        self.durable
+            .query_row("SELECT COUNT(*) FROM certificates WHERE serial = ?1 AND revoked IS NOT NULL", [serial], |row| {
+                row.get::<_, i64>(0)
+            })
+            .map(|count| count > 0)
+            .map_err(doing("looking for a certificate"))
     }
 
     /// Numbers of revoked certificates that have not expired, in hex; expired rows are deleted on the way, since TLS refuses

@@ -54,6 +54,18 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
     }
 }
 
+pub(crate) fn inventory(node: &NodeId) -> Inventory {
+    Inventory {
+        node: node.clone(),
+        tier: Tier::Site,
+        labels: Default::default(),
+        machine: Machine::default(),
+        costs: Costs::default(),
+        addresses: Vec::new(),
+        version: "test".to_owned(),
+    }
+}
+
 impl Agent {
     pub(crate) async fn join(world: &World, token: &JoinToken, name: &str) -> Self {
         let _ = world;
@@ -106,16 +118,7 @@ impl Agent {
         let event = timeout(PATIENCE, events.recv()).await.expect("in time");
         assert_eq!(event, Some(MqttEvent::Connected));
         self.publish(&mqtt, &Topic::Status(self.node.clone()), session, Status { online: true });
-        let inventory = Inventory {
-            node: self.node.clone(),
-            tier: Tier::Site,
-            labels: Default::default(),
-            machine: Machine::default(),
-            costs: Costs::default(),
-            addresses: Vec::new(),
-            version: "test".to_owned(),
-        };
-        self.publish(&mqtt, &Topic::Inventory(self.node.clone()), session, inventory);
+        self.publish(&mqtt, &Topic::Inventory(self.node.clone()), session, inventory(&self.node));
         let telemetry = Telemetry {
             node: self.node.clone(),
             cpu: None,
@@ -144,7 +147,10 @@ impl Agent {
 
     pub(crate) fn publish(&self, mqtt: &Mqtt, topic: &Topic, session: Session, message: impl Serialize) {
         let payload = serde_json::to_vec(&Signed { session, message }).expect("JSON");
-        mqtt.publish(Note::answer(topic.name(), payload)).expect("taken");
+        // What a node is, is kept by the broker for a hub that comes later; how it is, is said again and again.
+        let kept = matches!(topic, Topic::Status(_) | Topic::Inventory(_));
+        let note = if kept { Note::state(topic.name(), payload) } else { Note::answer(topic.name(), payload) };
+        mqtt.publish(note).expect("taken");
     }
 }
 

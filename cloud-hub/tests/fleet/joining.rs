@@ -60,7 +60,7 @@ async fn a_node_comes_online_reports_and_can_be_drained() {
     world.until(&agent.node, "reported", |row| row.report_age.is_some() && row.inventory.is_some()).await;
     mqtt.publish(shared_net::mqtt::Note::answer(
         shared::wire::mqtt::Topic::Telemetry(agent.node.clone()).name(),
-        br#"{"epoch": 1, "instance": 7, "node": "eu/site-7/node-1", "cpu": -3}"#.to_vec(),
+        br#"{"session": {"epoch": 1, "instance": 7}, "node": "eu/site-7/node-1", "cpu": -3}"#.to_vec(),
     ))
     .expect("taken");
     world.until(&agent.node, "at fault", |row| row.last_fault.is_some()).await;

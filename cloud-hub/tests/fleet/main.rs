@@ -3,5 +3,6 @@
 mod agent;
 mod api;
 mod joining;
+mod rights;
 mod serving;
 mod world;

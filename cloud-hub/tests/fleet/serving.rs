@@ -153,6 +153,8 @@ async fn a_client_that_goes_away_cancels_the_execution() {
     let stopped = timeout(PATIENCE, stream.writer.stopped()).await.expect("in time");
     assert_eq!(stopped, Some(Code::CANCELLED), "the executor is told to stop");
     stream.writer.reset(Code::CANCELLED);
+    let page = world.page_with("tidegate_hub_requests_total{outcome=\"client_gone\"} 1").await;
+    assert!(page.contains("tidegate_hub_http_open{what=\"streams\"} 0"), "{page}");
     world.stop_hub().await;
 }
 

@@ -19,6 +19,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct World {
     pub(crate) folder: tempfile::TempDir,
     hub: Option<Handle>,
+    /// `host:port` of a broker outside the hub.
+    external: String,
     pub(crate) http: reqwest::Client,
 }
 
@@ -28,14 +30,27 @@ fn anywhere() -> SocketAddr {
 
 impl World {
     pub(crate) async fn start() -> Self {
+        let mut world = Self::prepare();
+        world.start_hub().await;
+        world
+    }
+
+    /// A hub that uses this broker, for which `prepare` may write files first.
+    pub(crate) async fn start_with(mut self, external: String) -> Self {
+        self.external = external;
+        self.start_hub().await;
+        self
+    }
+
+    /// A state folder, and no hub yet.
+    pub(crate) fn prepare() -> Self {
         let folder = tempfile::tempdir().expect("temp");
         let name = NodeId::new("cloud/hub").expect("good");
         let now = UnixTime::now(&CertClock::new(0));
         StateDir::at(folder.path()).init(&name, "127.0.0.1:0", now).expect("made");
         cloud_hub::io::use_ring();
-        let mut world = Self { folder, hub: None, http: reqwest::Client::builder().no_proxy().build().expect("a client") };
-        world.start_hub().await;
-        world
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        Self { folder, hub: None, external: String::new(), http }
     }
 
     pub(crate) async fn start_hub(&mut self) {
@@ -44,6 +59,7 @@ impl World {
         config.http.listen = anywhere();
         config.admin.listen = anywhere();
         config.mqtt.listen = anywhere();
+        config.mqtt.external = self.external.clone();
         config.policies.heartbeat_ms = 500;
         self.hub = Some(cloud_hub::start(config).await.expect("started"));
     }
@@ -113,9 +129,29 @@ impl World {
         self.until(node, &format!("{state:?}"), |row| row.state == state).await;
     }
 
-    pub(crate) async fn metric(&self, name: &str) -> f64 {
+    async fn page(&self) -> String {
         let page = self.http.get(format!("http://{}/metrics", self.addresses().admin)).send().await.expect("answered");
-        let page = page.text().await.expect("text");
+        page.text().await.expect("text")
+    }
+
+    /// Waits until the page of metrics holds a line, and returns the page.
+    pub(crate) async fn page_with(&self, wanted: &str) -> String {
+        let mut last = String::new();
+        let found = tokio::time::timeout(PATIENCE, async {
+            loop {
+                last = self.page().await;
+                if last.contains(wanted) {
+                    return last.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let found = found.await.ok();
+        found.unwrap_or_else(|| panic!("`{wanted}` never came: {last}"))
+    }
+
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let page = self.page().await;
         let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in\n{page}"));
         line.rsplit_once(' ').expect("a value").1.parse().expect("a number")
     }

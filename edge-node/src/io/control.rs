@@ -24,6 +24,7 @@ const WRITE_MAX: Duration = Duration::from_secs(3);
 pub(super) enum Command {
     Ping(Pulse),
     Pong(Pulse),
+    Hello(Box<Hello>),
     HangUp(Goodbye),
 }
 
@@ -32,6 +33,8 @@ pub(super) enum Command {
 pub(super) enum News {
     Ping(Pulse),
     Pong(Pulse),
+    /// The hello said again, because the other end's replicas changed.
+    Hello(Box<Hello>),
 }
 
 /// A connection after its hellos.
@@ -59,6 +62,7 @@ impl Talk {
                 command = self.commands.recv() => match command {
                     Some(Command::Ping(pulse)) => if !self.write(Frame::Ping(pulse)).await { break stuck() },
                     Some(Command::Pong(pulse)) => if !self.write(Frame::Pong(pulse)).await { break stuck() },
+                    Some(Command::Hello(hello)) => if !self.write(Frame::Hello(*hello)).await { break stuck() },
                     Some(Command::HangUp(words)) => break self.hang_up(words).await,
                     None => break self.hang_up(Goodbye::Shutdown).await,
                 },
@@ -66,6 +70,7 @@ impl Talk {
                     let news = match frame {
                         Ok(Some(Frame::Ping(pulse))) => News::Ping(pulse),
                         Ok(Some(Frame::Pong(pulse))) => News::Pong(pulse),
+                        Ok(Some(Frame::Hello(hello))) if !self.speaks_for_others && hello.node == self.peer => News::Hello(Box::new(hello)),
                         Ok(Some(Frame::Goodbye(words))) => break Ended::Goodbye(words),
                         Ok(Some(_)) => break self.hang_up(Goodbye::Protocol("an unexpected frame on the control stream".to_owned())).await,
                         Ok(None) => break Ended::Broken("the control stream was closed".to_owned()),

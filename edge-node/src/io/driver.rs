@@ -223,6 +223,7 @@ impl Driver {
     fn tell(&mut self, event: AgentEvent, mut content: Option<(TokenBatch, OwnedPermit<Answer>)>) {
         let now = self.handle.clock.now();
         let over = ended(&event);
+        let of_request = matches!(event, AgentEvent::Request(_));
         let mut effects = Vec::new();
         let noted = self.capture.as_ref().map(|_| event.clone());
         self.agent.handle(now, event, &mut effects);
@@ -241,12 +242,16 @@ impl Driver {
         if let Some(attempt) = over {
             self.hands.attempt_over(attempt);
         }
-        self.show();
+        self.show(of_request);
     }
 
-    fn show(&self) {
+    /// Shows what others may read. Events of requests change no catalogue, and are too many to compare it each time.
+    fn show(&self, of_request: bool) {
         let shown = &self.handle.shown;
         shown.degraded.store(self.agent.degraded(), Ordering::Relaxed);
+        if of_request {
+            return;
+        }
         let catalogue = self.agent.core().catalogue();
         let same = **shown.catalogue.read().unwrap_or_else(PoisonError::into_inner) == *catalogue;
         if !same {

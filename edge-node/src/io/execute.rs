@@ -50,6 +50,7 @@ pub(super) async fn own(run: Own) {
             }
         },
     };
+    tracing::debug!(?last, "ended");
     // Fails only when the agent has stopped.
     drop(run.handle.tell_core(Event::Engine(attempt, last)).await);
 }

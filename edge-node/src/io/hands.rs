@@ -21,6 +21,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
 /// A client whose request is not over.
 struct Client {
@@ -158,6 +159,7 @@ impl Hands {
             AgentEffect::HangUpPeer(node, link, words) => self.links.hang_up(&node, link, words),
             AgentEffect::PingPeer(node, link, pulse) => self.links.ping(&node, link, pulse),
             AgentEffect::PongPeer(node, link, pulse) => self.links.pong(&node, link, pulse),
+            AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
         }
@@ -166,6 +168,8 @@ impl Hands {
     fn request(&mut self, effect: Effect) {
         match effect {
             Effect::Decided(decision) => {
+                let attempt = decision.attempt;
+                tracing::debug!(request = %attempt.request, number = attempt.number, verdict = ?decision.verdict, "decided");
                 if let Some(client) = self.clients.get(&decision.attempt.request) {
                     // A full channel means that the head is long gone; the record has the decision.
                     let _ = client.answers.try_send(Answer::Decided(decision));
@@ -195,6 +199,7 @@ impl Hands {
             Effect::Drop(attempt, failure) => self.command(attempt, Command::Drop(failure)),
             Effect::Record(record) => {
                 self.clients.remove(&record.request);
+                tracing::debug!(request = %record.request, outcome = ?record.outcome, total = %record.actual.total, "request over");
                 self.meters.record(&record);
                 self.store.record(record);
             }
@@ -233,7 +238,8 @@ impl Hands {
             body_wanted: Arc::clone(&body_wanted),
             answers: client.answers.clone(),
         };
-        self.tasks.spawn("remote attempt", remote::run(talk, cancel.clone()));
+        let span = tracing::info_span!("attempt", request = %attempt.request, number = attempt.number, at = %candidate.node);
+        self.tasks.spawn("remote attempt", remote::run(talk, cancel.clone()).instrument(span));
         self.attempts.insert(attempt, Attempt { cancel, body_wanted });
     }
 
@@ -257,7 +263,8 @@ impl Hands {
             answers: client.answers.clone(),
             cancel: cancel.clone(),
         };
-        self.tasks.spawn("own execution", execute::own(run));
+        let span = tracing::info_span!("execution", request = %attempt.request, number = attempt.number);
+        self.tasks.spawn("own execution", execute::own(run).instrument(span));
         self.attempts.insert(attempt, Attempt { cancel, body_wanted: Arc::new(Notify::new()) });
     }
 

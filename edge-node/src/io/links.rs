@@ -4,7 +4,7 @@ use super::control::Command;
 use crate::logic::LinkId;
 use shared::fleet::Hop;
 use shared::ids::NodeId;
-use shared::wire::frame::{Goodbye, Pulse};
+use shared::wire::frame::{Goodbye, Hello, Pulse};
 use shared_net::quic::{Code, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +91,10 @@ impl Links {
 
     pub(super) fn pong(&self, node: &NodeId, number: LinkId, pulse: Pulse) {
         self.command(node, number, Command::Pong(pulse));
+    }
+
+    pub(super) fn tell(&self, node: &NodeId, number: LinkId, hello: Box<Hello>) {
+        self.command(node, number, Command::Hello(hello));
     }
 
     fn command(&self, node: &NodeId, number: LinkId, command: Command) {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// How long the header may take after its stream was opened: it is one small frame.
 const HEADER_MAX: Duration = Duration::from_secs(5);
@@ -76,7 +77,9 @@ pub(super) async fn serve(host: Host, peer: NodeId, speaks_for_others: bool, mut
         return stream.cancel(Code::GONE);
     }
     let mut guest = Guest { host, header: *header, stream, commands, cancel: CancellationToken::new() };
-    guest.answer_offer().await;
+    let attempt = guest.header.attempt;
+    let span = tracing::info_span!("guest", request = %attempt.request, number = attempt.number, ingress = %guest.header.ingress);
+    guest.answer_offer().instrument(span).await;
 }
 
 /// An offered request and its stream.
@@ -90,6 +93,7 @@ struct Guest {
 
 impl Guest {
     async fn answer_offer(&mut self) {
+        tracing::debug!(variant = %self.header.variant, "offered");
         match timeout(JUDGE_MAX, self.commands.recv()).await {
             Ok(Some(Command::Accept(load))) => {
                 let ending = match self.stream.writer.write(&Frame::Accepted(load)).await {

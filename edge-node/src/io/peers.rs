@@ -178,6 +178,7 @@ async fn talk(handle: &Handle, links: &Links, network: &Network, node: NodeId, g
             .run(|news| match news {
                 News::Ping(pulse) => event(PeerEvent::Ping(number, pulse)),
                 News::Pong(pulse) => event(PeerEvent::Pong(number, pulse)),
+                News::Hello(hello) => event(PeerEvent::Replicas(number, hello.replicas)),
             })
             .await;
         tracing::info!(peer = %node, why = %ended, "peer disconnected");

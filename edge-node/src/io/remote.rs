@@ -40,6 +40,7 @@ pub(super) async fn run(talk: Talk, cancel: CancellationToken) {
         ended = talk.converse() => ended,
     };
     if let Ok(event) = ended {
+        tracing::debug!(?event, "ended");
         // Fails only when the agent has stopped.
         drop(talk.tell(event).await);
     }

@@ -155,6 +155,8 @@ impl Uplink {
             .run(|news| match news {
                 News::Ping(pulse) => AgentEvent::Uplink(self.number, UplinkEvent::Ping(pulse)),
                 News::Pong(pulse) => AgentEvent::Uplink(self.number, UplinkEvent::Pong(pulse)),
+                // A hub says none: `Talk` lets it through from agents only. Taken for the sign of life that it is.
+                News::Hello(_) => AgentEvent::Tick,
             })
             .await;
         if self.links.uplink().is_some_and(|present| present.id() == link.id()) {

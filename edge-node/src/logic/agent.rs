@@ -2,12 +2,12 @@
 
 use super::backoff::earliest;
 use super::peers::{Peers, Surroundings};
-use super::plans::{InForce, Plans};
+use super::plans::Plans;
 use super::shares::Shares;
 use super::telemetry::{HEARTBEAT, Own, Reports};
-use super::uplink::{Change, Uplink};
-use super::view::{Changes, View};
-use super::{AgentEffect, AgentEvent, BrokerEvent, NodeStatus, PeerEvent, Persisted};
+use super::uplink::Uplink;
+use super::view::View;
+use super::{AgentEffect, AgentEvent, NodeStatus, Persisted};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
 use shared::ids::{Instance, NodeId, SessionEpoch};
@@ -60,17 +60,17 @@ pub struct AgentConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agent {
     config: AgentConfig,
-    core: RequestCore,
-    uplink: Uplink,
-    plans: Plans,
-    view: View,
-    peers: Peers,
-    shares: Shares,
-    reports: Reports,
-    session_seen: SessionEpoch,
+    pub(super) core: RequestCore,
+    pub(super) uplink: Uplink,
+    pub(super) plans: Plans,
+    pub(super) view: View,
+    pub(super) peers: Peers,
+    pub(super) shares: Shares,
+    pub(super) reports: Reports,
+    pub(super) session_seen: SessionEpoch,
     persisted_at: Option<Moment>,
-    dirty: bool,
-    stopping: bool,
+    pub(super) dirty: bool,
+    pub(super) stopping: bool,
     left: bool,
     /// What an earlier life left, until [`AgentEvent::Started`].
     restored: Option<Box<Persisted>>,
@@ -121,16 +121,25 @@ impl Agent {
 
     /// Takes in one event and says what shall be done, in this order.
     pub fn handle(&mut self, now: Moment, event: AgentEvent, out: &mut Vec<AgentEffect>) {
+        let published = self.uplink.publishing().is_some();
+        if self.take_in(now, event, out) {
+            self.do_what_is_due(now, out);
+        }
+        if published && self.uplink.publishing().is_none() {
+            self.reports.lost(now);
+        }
+    }
+
+    /// Says whether there may be something due beside the core.
+    fn take_in(&mut self, now: Moment, event: AgentEvent, out: &mut Vec<AgentEffect>) -> bool {
         match event {
             AgentEvent::Started => self.start(now, out),
             AgentEvent::Request(event) => {
                 // The many events of requests change nothing that the parts beside the core act upon, but loads.
                 let before = out.len();
                 self.tell_core(now, event, out);
-                let quiet = !out[before..].iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::LoadChanged(..))));
-                if quiet && self.next_deadline().is_none_or(|at| at > now) {
-                    return;
-                }
+                let busy = out[before..].iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::LoadChanged(..))));
+                return busy || self.next_deadline().is_some_and(|at| at <= now);
             }
             AgentEvent::Uplink(..) | AgentEvent::Broker(..) | AgentEvent::Peer(..) if self.left => {}
             AgentEvent::Uplink(dial, event) => {
@@ -140,7 +149,9 @@ impl Agent {
             AgentEvent::Broker(number, event) => self.broker(now, number, event, out),
             AgentEvent::Peer(node, event) => self.peer(now, &node, event, out),
             AgentEvent::Replicas(replicas) => {
-                self.shares.engines(&replicas);
+                if self.shares.engines(&replicas) {
+                    self.peers.replicas_changed();
+                }
                 self.tell_core(now, Event::Replicas(replicas), out);
             }
             AgentEvent::Machine(machine) => {
@@ -152,7 +163,7 @@ impl Agent {
             AgentEvent::Leave => self.leave(out),
             AgentEvent::Tick => {}
         }
-        self.do_what_is_due(now, out);
+        true
     }
 
     /// When [`AgentEvent::Tick`] is wanted next.
@@ -238,7 +249,7 @@ impl Agent {
             return;
         }
         self.tell_core(now, Event::Drain(true), out);
-        self.reports.stop(self.uplink.publishing(), out);
+        self.reports.stop(now, self.uplink.publishing(), out);
         self.peers.close();
         self.uplink.close(out);
     }
@@ -250,81 +261,6 @@ impl Agent {
         self.peers.leave(out);
         self.uplink.leave(out);
         out.push(AgentEffect::Persist(Box::new(self.persisted())));
-    }
-
-    fn broker(&mut self, now: Moment, number: u64, event: BrokerEvent, out: &mut Vec<AgentEffect>) {
-        let change = self.uplink.on_broker(now, number, &event);
-        self.follow_uplink(now, change, out);
-        if !self.uplink.is_present(number) {
-            return;
-        }
-        match event {
-            BrokerEvent::Plan(plan) => {
-                let (acks, in_force) = self.plans.take(now, *plan);
-                self.reports.acks(acks);
-                self.follow_plans(now, in_force, out);
-            }
-            BrokerEvent::View(view) => {
-                self.plans.note(shared::ids::PlanEpoch { sequence: 0, ..view.epoch });
-                let path = self.uplink.path();
-                let peers = &self.peers;
-                let changes = self.view.take(*view, path.as_ref(), |node| peers.is_connected(node));
-                self.follow_view(now, changes, out);
-            }
-            BrokerEvent::Up | BrokerEvent::Down(_) => {}
-        }
-    }
-
-    fn peer(&mut self, now: Moment, node: &NodeId, event: PeerEvent, out: &mut Vec<AgentEffect>) {
-        let mut deltas = Vec::new();
-        self.with_peers(|peers, around| peers.on_event(now, node, event, around, &mut deltas, out));
-        self.tell_deltas(now, deltas, out);
-    }
-
-    fn follow_uplink(&mut self, now: Moment, change: Change, out: &mut Vec<AgentEffect>) {
-        match change {
-            Change::Nothing => {}
-            Change::CameUp(welcome) => {
-                self.dirty |= welcome.session > self.session_seen;
-                self.session_seen = self.session_seen.max(welcome.session);
-                self.view.new_session();
-                self.tell_core(now, Event::Degraded(false), out);
-            }
-            Change::WentDown => {
-                self.tell_core(now, Event::Degraded(true), out);
-                let lost = self.view.cut_off();
-                self.tell_deltas(now, lost, out);
-            }
-            Change::BrokerCameUp => {
-                if let Some(session) = self.uplink.publishing() {
-                    self.reports.greet(session, out);
-                }
-            }
-        }
-    }
-
-    fn follow_plans(&mut self, now: Moment, in_force: Vec<InForce>, out: &mut Vec<AgentEffect>) {
-        for change in in_force {
-            match change {
-                InForce::Grant(grant) => self.tell_core(now, Event::Granted(grant), out),
-                InForce::Dispatch(setting) => self.tell_core(now, Event::Policy(setting), out),
-                InForce::Bounds => self.shares.hurry(),
-                InForce::Placement => {}
-            }
-        }
-    }
-
-    fn follow_view(&mut self, now: Moment, changes: Changes, out: &mut Vec<AgentEffect>) {
-        self.tell_deltas(now, changes.deltas, out);
-        if let Some(catalogue) = changes.catalogue {
-            self.tell_core(now, Event::Catalogue(catalogue), out);
-        }
-        if let Some(revoked) = changes.revoked {
-            out.push(AgentEffect::Revoked(revoked));
-        }
-        if let Some(drain) = changes.drain {
-            self.tell_core(now, Event::Drain(drain || self.stopping), out);
-        }
     }
 
     fn do_what_is_due(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
@@ -383,7 +319,7 @@ impl Agent {
     }
 
     /// Lends the peers what they need to know of the rest.
-    fn with_peers(&mut self, act: impl FnOnce(&mut Peers, &Surroundings<'_>)) {
+    pub(super) fn with_peers(&mut self, act: impl FnOnce(&mut Peers, &Surroundings<'_>)) {
         let mut peers = std::mem::replace(&mut self.peers, Peers::new(self.config.node.clone(), self.config.seed));
         let loads = loads(&self.core.replicas());
         let plans = &self.plans;
@@ -400,13 +336,13 @@ impl Agent {
         self.peers = peers;
     }
 
-    fn tell_deltas(&mut self, now: Moment, deltas: Vec<FleetDelta>, out: &mut Vec<AgentEffect>) {
+    pub(super) fn tell_deltas(&mut self, now: Moment, deltas: Vec<FleetDelta>, out: &mut Vec<AgentEffect>) {
         for delta in deltas {
             self.tell_core(now, Event::Fleet(delta), out);
         }
     }
 
-    fn tell_core(&mut self, now: Moment, event: Event, out: &mut Vec<AgentEffect>) {
+    pub(super) fn tell_core(&mut self, now: Moment, event: Event, out: &mut Vec<AgentEffect>) {
         let mut effects = Vec::new();
         self.core.handle(now, event, &mut effects);
         for effect in effects {

@@ -114,6 +114,8 @@ pub enum PeerEvent {
     Ping(LinkId, Pulse),
     /// The peer gives a sign of life.
     Pong(LinkId, Pulse),
+    /// The peer's replicas changed.
+    Replicas(LinkId, Vec<ReplicaReport>),
     /// A connection ended.
     Lost(LinkId, Ended),
 }
@@ -175,6 +177,8 @@ pub enum AgentEffect {
     PingPeer(NodeId, LinkId, Pulse),
     /// Give a peer a sign of life.
     PongPeer(NodeId, LinkId, Pulse),
+    /// Tell a peer that this node's replicas changed.
+    TellPeer(NodeId, LinkId, Box<Hello>),
     /// Refuse and close connections of these certificates, by serial number in hex.
     Revoked(Vec<String>),
     /// Keep this for the next start.

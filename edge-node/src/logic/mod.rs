@@ -9,6 +9,7 @@
 mod agent;
 mod backoff;
 mod event;
+mod follow;
 mod liveness;
 mod peers;
 mod persisted;

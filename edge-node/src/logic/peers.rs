@@ -31,6 +31,8 @@ const WINDOW_MAX: Micros = Micros::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Peer {
     links: BTreeMap<LinkId, Liveness>,
+    /// Which version of this node's replicas it was told.
+    told: u64,
     backoff: Backoff,
     /// When it may be dialled (again).
     dial_at: Moment,
@@ -45,6 +47,8 @@ pub(super) struct Peers {
     me: NodeId,
     seed: u64,
     peers: BTreeMap<NodeId, Peer>,
+    /// Counts the changes of this node's replicas.
+    version: u64,
     /// The process shall end.
     closing: bool,
 }
@@ -65,7 +69,12 @@ pub(super) struct Surroundings<'a> {
 
 impl Peers {
     pub(super) const fn new(me: NodeId, seed: u64) -> Self {
-        Self { me, seed, peers: BTreeMap::new(), closing: false }
+        Self { me, seed, peers: BTreeMap::new(), version: 0, closing: false }
+    }
+
+    /// This node's replicas changed: connected peers hear it with the next question, since signs of life carry loads only.
+    pub(super) const fn replicas_changed(&mut self) {
+        self.version += 1;
     }
 
     pub(super) fn is_connected(&self, node: &NodeId) -> bool {
@@ -110,6 +119,12 @@ impl Peers {
                     self.alive(node, pulse, deltas);
                 }
             }
+            PeerEvent::Replicas(link, replicas) => {
+                if let Some(life) = self.life(node, link) {
+                    life.heard(now);
+                    push_replicas(node, replicas, deltas);
+                }
+            }
             PeerEvent::Lost(link, why) => self.lost(now, node, link, &why.to_string(), around, deltas),
         }
     }
@@ -137,6 +152,8 @@ impl Peers {
         let seed = self.seed;
         let peer = self.peers.entry(node.clone()).or_insert_with(|| Peer::new(seed, node, now));
         peer.dialling = None;
+        // The hello of this connection may be older than the newest change: say it once more rather than never.
+        peer.told = 0;
         peer.links.insert(link, Liveness::new(now, Some(rtt)));
         while peer.links.len() > LINKS_MAX
             && let Some((oldest, _)) = peer.links.pop_first()
@@ -145,10 +162,7 @@ impl Peers {
         }
         let shown = around.shown.get(node);
         deltas.push(FleetDelta::State { node: node.clone(), state: state_when_connected(shown.and_then(|shown| shown.state)) });
-        // A report with impossible numbers is dropped whole.
-        if replicas.iter().all(|replica| replica.validate().is_ok()) {
-            deltas.push(FleetDelta::Replicas { node: node.clone(), replicas, age: Micros::ZERO });
-        }
+        push_replicas(node, replicas, deltas);
         self.push_path(node, deltas);
     }
 
@@ -204,7 +218,7 @@ impl Peers {
         out: &mut Vec<AgentEffect>,
     ) {
         self.end_silent(now, around, deltas, out);
-        self.ask(now, around.loads, out);
+        self.ask(now, around, out);
         self.dial(now, around, out);
     }
 
@@ -226,12 +240,15 @@ impl Peers {
         }
     }
 
-    fn ask(&mut self, now: Moment, loads: &BTreeMap<String, Load>, out: &mut Vec<AgentEffect>) {
+    fn ask(&mut self, now: Moment, around: &Surroundings<'_>, out: &mut Vec<AgentEffect>) {
         for (node, peer) in &mut self.peers {
             for (link, life) in &mut peer.links {
-                if let Some(number) = life.question(now) {
-                    out.push(AgentEffect::PingPeer(node.clone(), *link, Pulse { number, loads: loads.clone() }));
+                let Some(number) = life.question(now) else { continue };
+                if peer.told != self.version {
+                    peer.told = self.version;
+                    out.push(AgentEffect::TellPeer(node.clone(), *link, Box::new((around.hello)())));
                 }
+                out.push(AgentEffect::PingPeer(node.clone(), *link, Pulse { number, loads: around.loads.clone() }));
             }
         }
     }
@@ -286,6 +303,13 @@ impl Peers {
     }
 }
 
+/// A report with impossible numbers is dropped whole.
+fn push_replicas(node: &NodeId, replicas: Vec<ReplicaReport>, deltas: &mut Vec<FleetDelta>) {
+    if replicas.iter().all(|replica| replica.validate().is_ok()) {
+        deltas.push(FleetDelta::Replicas { node: node.clone(), replicas, age: Micros::ZERO });
+    }
+}
+
 /// Whether `node` is one to dial: a neighbour at the site or a granted target, with an address, and not known to be dead. While
 /// the hub is out of reach its word on who is alive is old, and everybody is tried.
 fn wanted(me: &NodeId, node: &NodeId, shown: &Shown, around: &Surroundings<'_>) -> bool {
@@ -299,6 +323,7 @@ impl Peer {
         let stream = node.as_str().bytes().fold(0, |hash, byte| mix(hash, u64::from(byte) + 1));
         Self {
             links: BTreeMap::new(),
+            told: 0,
             backoff: Backoff::new(mix(seed, stream), WINDOW_FIRST, WINDOW_MAX),
             dial_at,
             dialling: None,

@@ -36,11 +36,13 @@ impl Shares {
         Ok(Self { me, seed, policy, engines: Vec::new(), held: Vec::new(), in_force: Vec::new(), next: Moment::default() })
     }
 
-    /// The engines of this node are now so: a round is due at once.
-    pub(super) fn engines(&mut self, engines: &[ReplicaReport]) {
+    /// The engines of this node are now so: a round is due at once. Says whether that is news.
+    pub(super) fn engines(&mut self, engines: &[ReplicaReport]) -> bool {
+        let news = self.engines != engines;
         self.engines = engines.to_vec();
         self.in_force.clear();
         self.hurry();
+        news
     }
 
     /// The slower layer's bound changed: a round is due at once.

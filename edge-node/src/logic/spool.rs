@@ -1,8 +1,12 @@
-//! Records of requests that are over, kept until the hub can have them: bounded, oldest out first, losses counted.
+//! Records of requests that are over, kept until the hub has them: bounded, oldest out first, losses counted.
+//!
+//! A record that was sent is kept until the connection has lived long enough afterwards that it must have arrived; when the
+//! connection is lost before, it is sent again. The hub takes each request once.
 
 use super::SpoolStatus;
 use serde::{Deserialize, Serialize};
 use shared::plan::Record;
+use shared::units::{Micros, Moment};
 use std::collections::VecDeque;
 
 /// Most records kept. A busy hour of a board; older ones say little about now.
@@ -14,10 +18,18 @@ const BATCH_MAX: usize = 64;
 /// Most bytes in one message: a quarter of what a payload may have, so that the envelope never matters.
 const BATCH_BYTES_MAX: usize = 128 * 1024;
 
+/// A connection that lives so long after a message has delivered it: two heartbeats of the broker's keep-alive, which notices a
+/// dead connection after one and a half.
+const ARRIVED_AFTER: Micros = Micros::from_secs(10);
+
 /// The spool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spool {
+    /// Not sent yet, with their sizes.
     records: VecDeque<(usize, Record)>,
+    /// Sent at that moment, and perhaps not arrived.
+    sent: VecDeque<(Moment, usize, Record)>,
+    /// Size of both.
     bytes: usize,
     dropped: u64,
 }
@@ -31,16 +43,25 @@ impl Spool {
         }
         self.bytes += bytes;
         self.records.push_back((bytes, record));
-        while self.records.len() > RECORDS_MAX || self.bytes > BYTES_MAX {
-            if let Some((bytes, _)) = self.records.pop_front() {
+        self.shrink();
+    }
+
+    /// What was sent has most likely arrived, so it goes first.
+    fn shrink(&mut self) {
+        while self.records.len() + self.sent.len() > RECORDS_MAX || self.bytes > BYTES_MAX {
+            if let Some((_, bytes, _)) = self.sent.pop_front() {
+                self.bytes -= bytes;
+            } else if let Some((bytes, _)) = self.records.pop_front() {
                 self.bytes -= bytes;
                 self.dropped += 1;
+            } else {
+                return;
             }
         }
     }
 
-    /// The oldest records that fit one message; empty when there are none.
-    pub(super) fn batch(&mut self) -> Vec<Record> {
+    /// The oldest records that fit one message; empty when there are none. They count as sent.
+    pub(super) fn batch(&mut self, now: Moment) -> Vec<Record> {
         let (mut batch, mut size) = (Vec::new(), 0);
         while let Some((bytes, _)) = self.records.front()
             && batch.len() < BATCH_MAX
@@ -48,10 +69,27 @@ impl Spool {
             && let Some((bytes, record)) = self.records.pop_front()
         {
             size += bytes;
-            self.bytes -= bytes;
-            batch.push(record);
+            batch.push(record.clone());
+            self.sent.push_back((now, bytes, record));
         }
         batch
+    }
+
+    /// The connection lives: what was sent long enough ago has arrived.
+    pub(super) fn alive(&mut self, now: Moment) {
+        while let Some((at, bytes, _)) = self.sent.front()
+            && now.since(*at) >= ARRIVED_AFTER
+        {
+            self.bytes -= bytes;
+            self.sent.pop_front();
+        }
+    }
+
+    /// The connection is lost: what may not have arrived is sent again by the next.
+    pub(super) fn lost(&mut self) {
+        while let Some((_, bytes, record)) = self.sent.pop_back() {
+            self.records.push_front((bytes, record));
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -100,12 +138,28 @@ mod tests {
         // All that stayed comes out once, in order, in messages of bounded size; and the room is given back.
         let mut seen = Vec::new();
         while !spool.is_empty() {
-            let batch = spool.batch();
+            let batch = spool.batch(Moment(0));
             assert!(!batch.is_empty() && batch.len() <= BATCH_MAX);
             seen.extend(batch.into_iter().map(|record| record.request.0));
         }
         let expected: Vec<_> = (pushed - seen.len() as u128..pushed).collect();
         assert_eq!(seen, expected);
+        spool.alive(Moment(0) + ARRIVED_AFTER);
         assert_eq!(spool.status().bytes, 0);
+    }
+
+    #[test]
+    fn what_may_not_have_arrived_is_sent_again_and_what_has_is_not() {
+        let mut spool = Spool::default();
+        spool.push(record(1));
+        spool.batch(Moment(0));
+        spool.push(record(2));
+        spool.push(record(3));
+        let later = Moment(0) + ARRIVED_AFTER;
+        spool.batch(later);
+        spool.alive(later);
+        spool.lost();
+        let again: Vec<_> = spool.batch(later).iter().map(|record| record.request.0).collect();
+        assert_eq!(again, [2, 3]);
     }
 }

@@ -91,9 +91,9 @@ impl Reports {
     }
 
     /// The process ends.
-    pub(super) fn stop(&mut self, session: Option<Session>, out: &mut Vec<AgentEffect>) {
+    pub(super) fn stop(&mut self, now: Moment, session: Option<Session>, out: &mut Vec<AgentEffect>) {
         if let Some(session) = session {
-            self.flush_records(session, out);
+            self.flush_records(now, session, out);
             out.push(publish(session, Publication::Status(Status { online: false })));
         }
     }
@@ -122,14 +122,23 @@ impl Reports {
             out.push(publish(session, Publication::Telemetry(self.telemetry(own))));
         }
         if self.records_at.is_some_and(|at| at <= now) {
-            self.flush_records(session, out);
+            self.flush_records(now, session, out);
+        }
+        self.spool.alive(now);
+    }
+
+    /// The connection to the broker is lost.
+    pub(super) fn lost(&mut self, now: Moment) {
+        self.spool.lost();
+        if !self.spool.is_empty() {
+            self.records_at.get_or_insert(now + RECORDS_EVERY);
         }
     }
 
-    fn flush_records(&mut self, session: Session, out: &mut Vec<AgentEffect>) {
+    fn flush_records(&mut self, now: Moment, session: Session, out: &mut Vec<AgentEffect>) {
         self.records_at = None;
         while !self.spool.is_empty() {
-            out.push(publish(session, Publication::Records(self.spool.batch())));
+            out.push(publish(session, Publication::Records(self.spool.batch(now))));
         }
     }
 

@@ -1,1 +1,2 @@
 mod stories;
+mod world;

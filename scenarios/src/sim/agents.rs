@@ -153,6 +153,9 @@ impl Universe {
             }
             AgentEffect::PingPeer(_, link, pulse) => self.send_peer(&party, link, |link| PeerEvent::Ping(link, pulse)),
             AgentEffect::PongPeer(_, link, pulse) => self.send_peer(&party, link, |link| PeerEvent::Pong(link, pulse)),
+            AgentEffect::TellPeer(_, link, hello) => {
+                self.send_peer(&party, link, |link| PeerEvent::Replicas(link, hello.replicas));
+            }
             AgentEffect::Revoked(_) => {}
             AgentEffect::Persist(persisted) => self.agents[host].persisted = Some(*persisted),
         }

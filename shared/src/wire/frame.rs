@@ -1,7 +1,7 @@
 //! Frames on QUIC streams: four bytes of length, most significant first, then one CBOR item.
 //!
 //! A connection has one control stream, opened by the agent (or by the dialling agent, between agents): `Hello`, answered by
-//! `Welcome`, then `Ping` and `Pong`. Each request has its own bidirectional stream: `Header` → `Accepted` or `Refused`;
+//! `Welcome`, then `Ping` and `Pong`; between agents, either says `Hello` again when its replicas changed. Each request has its own bidirectional stream: `Header` → `Accepted` or `Refused`;
 //! after acceptance `Body`… with `last`; then `Progress`, `Tokens`…, and `End` or `Failed`. Resetting the stream cancels.
 //! `Join` and `Renew` streams carry one frame each way.
 

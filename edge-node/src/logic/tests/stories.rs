@@ -1,206 +1,14 @@
-//! Stories of one agent: a hub that comes and goes, plans, views, peers, told event by event in virtual time.
+//! Stories of one agent: a hub that comes and goes, plans, views, peers.
 
-use crate::logic::{
-    Agent, AgentConfig, AgentEffect, AgentEvent, BrokerEvent, Ended, PeerEvent, Persisted, Publication, UplinkEvent,
-};
-use shared::fleet::{Costs, Hop, Load, NodeState, PathReport, Profile, ProfileSource, ReplicaReport, ReplicaState, Tier};
-use shared::ids::{Instance, NodeId, PlanEpoch, RequestId, ScopeId, ServiceId, SessionEpoch, VariantId};
-use shared::plan::{DispatchSetting, Layer, OffloadRow, Plan, PlanRows, Target};
+use super::world::{World, node, offload, published, replica, request, shown};
+use crate::logic::{Agent, AgentEffect, AgentEvent, BrokerEvent, Ended, PeerEvent, Publication, UplinkEvent};
+use shared::fleet::{Hop, Load, NodeState};
+use shared::ids::{RequestId, VariantId};
+use shared::plan::Layer;
 use shared::request::{AttemptEvent, Effect, Event};
-use shared::units::{Bytes, Fraction, Micros, Moment, Quality, TokenRate, Tokens};
-use shared::wire::frame::{Goodbye, Pulse, Welcome};
-use shared::wire::mqtt::{AckState, ViewMessage, ViewNode};
-use shared::work::{Catalogue, EngineKind, Features, LlmRequest, Needs, PromptKind, Service, Variant};
-
-fn node(name: &str) -> NodeId {
-    NodeId::new(name).expect("good")
-}
-
-fn catalogue() -> Catalogue {
-    let variant = Variant {
-        id: VariantId::new("small").expect("good"),
-        weights_sha256: None,
-        quantisation: String::new(),
-        context: Tokens(2_048),
-        memory: Bytes(0),
-        quality: Quality::new(0.5).expect("good"),
-        quality_source: "test".to_owned(),
-    };
-    let service = Service { id: ServiceId::new("assistant").expect("good"), aliases: Vec::new(), variants: vec![variant] };
-    Catalogue::new([service]).expect("good")
-}
-
-fn replica() -> ReplicaReport {
-    ReplicaReport {
-        variant: VariantId::new("small").expect("good"),
-        engine: EngineKind::Profiled,
-        state: ReplicaState::Ready,
-        load: Load { slots: 1, ..Load::default() },
-        memory: Bytes(0),
-        context: Tokens(2_048),
-        capabilities: Vec::new(),
-        profile: Some(Profile {
-            prompt: TokenRate::new(1_000.0).expect("good"),
-            decode: TokenRate::new(100.0).expect("good"),
-            overhead: Micros::ZERO,
-            spread: Fraction::new(0.1).expect("good"),
-            source: ProfileSource::Declared,
-            samples: 1,
-        }),
-    }
-}
-
-fn config() -> AgentConfig {
-    AgentConfig {
-        node: node("lab/b"),
-        tier: Tier::Device,
-        hub: Some(node("cloud/hub")),
-        instance: Instance(77),
-        labels: Default::default(),
-        costs: Costs::default(),
-        addresses: vec!["127.0.0.1:1".to_owned()],
-        version: "test".to_owned(),
-        dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
-        allocation: DispatchSetting { policy: "equal".to_owned(), config: serde_json::Value::Null },
-        catalogue: catalogue(),
-        seed: 5,
-    }
-}
-
-/// One agent, its clock, and what it wanted done last.
-struct World {
-    agent: Agent,
-    now: Moment,
-    last: Vec<AgentEffect>,
-    log: Vec<(Moment, AgentEvent)>,
-    sessions: u64,
-    /// Number of the present broker connection.
-    broker: u64,
-}
-
-impl World {
-    fn new(restored: Option<Persisted>) -> Self {
-        let agent = Agent::new(config(), restored).expect("known policies");
-        let mut world = Self { agent, now: Moment(1), last: Vec::new(), log: Vec::new(), sessions: 0, broker: 0 };
-        world.tell(AgentEvent::Started);
-        world
-    }
-
-    fn tell(&mut self, event: AgentEvent) -> &[AgentEffect] {
-        self.last.clear();
-        self.log.push((self.now, event.clone()));
-        self.agent.handle(self.now, event, &mut self.last);
-        assert!(self.agent.next_deadline().is_none_or(|at| at > self.now), "a deadline that has passed would spin the driver");
-        &self.last
-    }
-
-    /// Lets time pass deadline by deadline; returns all that was wanted meanwhile.
-    fn pass(&mut self, span: Micros) -> Vec<AgentEffect> {
-        let end = self.now + span;
-        let mut all = Vec::new();
-        while let Some(at) = self.agent.next_deadline().filter(|at| *at <= end) {
-            self.now = at;
-            all.extend(self.tell(AgentEvent::Tick).to_vec());
-        }
-        self.now = end;
-        all.extend(self.tell(AgentEvent::Tick).to_vec());
-        all
-    }
-
-    /// Lets time pass until it dials the hub.
-    fn dial(&mut self) -> u64 {
-        loop {
-            let dial =
-                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, _) = effect { Some(*number) } else { None });
-            if let Some(number) = dial {
-                return number;
-            }
-            self.now = self.agent.next_deadline().expect("it tries again");
-            self.tell(AgentEvent::Tick);
-        }
-    }
-
-    /// Hub and broker answer.
-    fn connect(&mut self) -> Vec<AgentEffect> {
-        let dial = self.dial();
-        self.sessions += 1;
-        let welcome = Welcome {
-            version: 1,
-            node: node("cloud/hub"),
-            session: SessionEpoch(self.sessions),
-            heartbeat: Micros::from_secs(5),
-            broker: "hub:1883".to_owned(),
-            replicas: Vec::new(),
-        };
-        self.tell(AgentEvent::Uplink(dial, UplinkEvent::Welcomed(Box::new(welcome))));
-        self.broker = self
-            .last
-            .iter()
-            .find_map(|effect| if let AgentEffect::ConnectBroker { number, .. } = effect { Some(*number) } else { None })
-            .expect("it connects to the broker");
-        self.broker(BrokerEvent::Up)
-    }
-
-    fn broker(&mut self, event: BrokerEvent) -> Vec<AgentEffect> {
-        self.tell(AgentEvent::Broker(self.broker, event)).to_vec()
-    }
-
-    fn view(&mut self, sequence: u64, nodes: Vec<ViewNode>) -> Vec<AgentEffect> {
-        let epoch = PlanEpoch { incarnation: 1, sequence };
-        let view = ViewMessage { epoch, nodes, catalogue: None, revoked: Vec::new(), drain: false };
-        self.broker(BrokerEvent::View(Box::new(view)))
-    }
-}
-
-fn published(effects: &[AgentEffect]) -> Vec<&Publication> {
-    effects.iter().filter_map(|effect| if let AgentEffect::Publish(_, what) = effect { Some(&**what) } else { None }).collect()
-}
-
-fn shown(name: &str) -> ViewNode {
-    ViewNode {
-        node: node(name),
-        tier: Tier::Cloud,
-        state: NodeState::Online,
-        costs: Costs::default(),
-        addresses: vec!["127.0.0.1:9".to_owned()],
-        uplink: Some(PathReport::with_rtt(Hop::Direct, Micros::from_millis(20))),
-        replicas: vec![replica()],
-        age: Some(Micros::from_millis(100)),
-    }
-}
-
-fn offload(sequence: u64) -> Plan {
-    let target = Target {
-        node: node("cloud/big"),
-        variant: VariantId::new("small").expect("good"),
-        share: Fraction::new(1.0).expect("good"),
-        open_max: 8,
-    };
-    let row = OffloadRow { edge: node("lab/b"), service: ServiceId::new("assistant").expect("good"), targets: vec![target] };
-    Plan {
-        scope: ScopeId::new("lab/b").expect("good"),
-        owner: node("cloud/hub"),
-        epoch: PlanEpoch { incarnation: 1, sequence },
-        based_on: None,
-        valid_for: Micros::from_secs(30),
-        rows: PlanRows::Offload(vec![row]),
-    }
-}
-
-fn request(id: u128) -> LlmRequest {
-    LlmRequest {
-        id: RequestId(id),
-        service: ServiceId::new("assistant").expect("good"),
-        pinned: None,
-        kind: PromptKind::Chat,
-        prompt: Tokens(10),
-        output_max: Tokens(10),
-        features: Features::default(),
-        stream: false,
-        body: Bytes(100),
-        needs: Needs::default(),
-    }
-}
+use shared::units::Micros;
+use shared::wire::frame::{Goodbye, Pulse};
+use shared::wire::mqtt::AckState;
 
 #[test]
 fn the_hub_comes_goes_and_comes_back_and_local_work_never_stops() {
@@ -416,12 +224,42 @@ fn a_snapshot_and_the_events_give_the_same_effects_again() {
     assert!(world.agent.status(world.now).plans.iter().any(|plan| plan.layer == Layer::Offload));
 }
 
-impl World {
-    /// The number of the present dial.
-    fn dial_number(&self) -> u64 {
-        let dials = |(_, event): &(Moment, AgentEvent)| {
-            if let AgentEvent::Uplink(number, UplinkEvent::Welcomed(_)) = event { Some(*number) } else { None }
+#[test]
+fn a_connected_peer_hears_that_a_model_has_loaded() {
+    let mut world = World::new(None);
+    world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Up { link: 1, rtt: Micros(800), replicas: Vec::new() }));
+    world.pass(Micros::from_secs(1));
+    world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Pong(1, Pulse::default())));
+    world.tell(AgentEvent::Replicas(vec![replica()]));
+    let told = |effects: &[AgentEffect]| {
+        let hello = |effect: &AgentEffect| {
+            if let AgentEffect::TellPeer(_, 1, hello) = effect { Some(hello.replicas.len()) } else { None }
         };
-        self.log.iter().rev().find_map(dials).expect("connected before")
-    }
+        effects.iter().filter_map(hello).collect::<Vec<_>>()
+    };
+    let effects = world.pass(Micros::from_secs(1));
+    assert_eq!(told(&effects), [1], "without a hub nobody else would say it");
+    world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Pong(1, Pulse::default())));
+    let effects = world.pass(Micros::from_secs(1));
+    assert!(told(&effects).is_empty(), "once is enough");
+    // And the other way round.
+    world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Replicas(1, vec![replica()])));
+    assert_eq!(world.agent.core().view().holders(&VariantId::new("small").expect("good")).count(), 2);
+}
+
+#[test]
+fn records_that_a_lost_broker_may_not_have_are_sent_again() {
+    let mut world = World::new(None);
+    world.tell(AgentEvent::Replicas(vec![replica()]));
+    world.connect();
+    world.tell(AgentEvent::Request(Event::Arrived(request(1))));
+    let attempt = shared::ids::AttemptId { request: RequestId(1), number: 0 };
+    let ended = AttemptEvent::Ended(shared::plan::Finish::Stop, shared::plan::Usage::default());
+    world.tell(AgentEvent::Request(Event::Engine(attempt, ended)));
+    let sent = |effects: &[AgentEffect]| published(effects).iter().filter(|what| matches!(what, Publication::Records(_))).count();
+    assert_eq!(sent(&world.pass(Micros::from_millis(1_500))), 1);
+    let dial = world.dial_number();
+    world.tell(AgentEvent::Uplink(dial, UplinkEvent::Ended(Ended::Broken("killed".to_owned()))));
+    world.connect();
+    assert_eq!(sent(&world.pass(Micros::from_millis(1_500))), 1);
 }

@@ -14,7 +14,7 @@ impl Clock {
     /// more than the age of any fact that is acted upon.
     const EPOCH: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// Starts at [`Self::EPOCH`]. A program starts one clock and hands out clones.
+    /// Starts at a day, not at zero: facts may be older than this process. A program starts one clock and hands out clones.
     #[must_use]
     pub fn start() -> Self {
         Self { start: Instant::now() }

@@ -50,7 +50,7 @@ impl Default for FrontConfig {
     }
 }
 
-/// What [`serve`](super::serve) keeps to on its sockets.
+/// What [`serve`](super::serve()) keeps to on its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most connections at once.

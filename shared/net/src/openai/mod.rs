@@ -5,7 +5,7 @@
 //! the response, and must never be in an error, a header, a counter or a log line of this module.
 //!
 //! The way of a request: [`router`] (checks the key, names the request) → `ask` (JSON to [`Ask`]) → [`Ingress::ask`] →
-//! `gather` (whole answers) or `stream` (server-sent events). [`serve`] carries the router on sockets, with limits.
+//! `gather` (whole answers) or `stream` (server-sent events). [`serve()`] carries the router on sockets, with limits.
 
 mod access;
 mod ask;

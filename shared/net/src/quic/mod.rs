@@ -1,7 +1,7 @@
 //! Work between members: one QUIC connection for each pair, one bidirectional stream for each request.
 //!
 //! [`Endpoint`] dials and listens on one UDP socket; [`Link`] is a connection whose other end is known by its certificate;
-//! [`FrameReader`] and [`FrameWriter`] carry the frames of `shared::wire`; [`splice`] is the relay's cut-through. Never here:
+//! [`FrameReader`] and [`FrameWriter`] carry the frames of `shared::wire`; [`splice()`] is the relay's cut-through. Never here:
 //! what a frame means, 0-RTT (a request must not be replayed), streams without a limit.
 
 mod endpoint;
