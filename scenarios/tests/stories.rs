@@ -581,7 +581,7 @@ fn orphans_of_a_dead_hub_are_cancelled_within_two_seconds() {
     let mut fleet = Fleet::new();
     let relayed = fleet.universe.ask(fleet.left, |id| request(id, Needs::default(), 4_000));
     let own = fleet.universe.ask_hub(|id| request(id, Needs::default(), 4_000));
-    let (left, cloud) = (fleet.left, fleet.cloud);
+    let cloud = fleet.cloud;
     assert!(
         fleet.universe.until(Micros::from_secs(5), |universe| [relayed, own].iter().all(|id| universe.client(*id).tokens > 3))
     );
