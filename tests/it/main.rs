@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod boot_alone;
+mod brokers;
 mod cancel;
 mod deploy_files;
 mod end_to_end;

@@ -8,6 +8,7 @@ use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions};
 use rumqttc::{TlsConfiguration, Transport};
 use shared::ids::NodeId;
 use shared_net::tls::{CertClock, Identity, client_config};
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ const PACKET_BYTES_MAX: u32 = 540_672;
 pub struct BrokerClient {
     client: AsyncClient,
     events: EventLoop,
+    /// Came while something else was waited for.
+    heard: VecDeque<(String, Bytes)>,
 }
 
 impl fmt::Debug for BrokerClient {
@@ -67,10 +70,11 @@ impl BrokerClient {
         properties.max_packet_size = Some(PACKET_BYTES_MAX);
         options.set_connect_properties(properties);
         let (client, events) = AsyncClient::new(options, REQUESTS_MAX);
-        let mut connected = Self { client, events };
+        let mut connected = Self { client, events, heard: VecDeque::new() };
         connected.until(|packet| matches!(packet, Packet::ConnAck(_)).then_some(()), "a connection").await;
         for subscription in subscriptions {
             connected.client.try_subscribe_many([Filter::new(subscription.clone(), QoS::AtLeastOnce)]).expect("asked");
+            connected.until(|packet| matches!(packet, Packet::SubAck(_)).then_some(()), "an answer to a subscription").await;
         }
         connected
     }
@@ -95,19 +99,24 @@ impl BrokerClient {
     /// # Panics
     /// When none comes in time; `what` was waited for.
     pub async fn next(&mut self, what: &str) -> (String, Bytes) {
-        let message = |packet: Packet| match packet {
-            Packet::Publish(publish) => Some((String::from_utf8_lossy(&publish.topic).into_owned(), publish.payload)),
-            _ => None,
-        };
-        self.until(message, what).await
+        loop {
+            if let Some(message) = self.heard.pop_front() {
+                return message;
+            }
+            self.until(|packet| matches!(packet, Packet::Publish(_)).then_some(()), what).await;
+        }
     }
 
-    async fn until<T>(&mut self, mut wanted: impl FnMut(Packet) -> Option<T>, what: &str) -> T {
+    async fn until<T>(&mut self, mut wanted: impl FnMut(&Packet) -> Option<T>, what: &str) -> T {
         let found = async {
             loop {
                 match self.events.poll().await {
                     Ok(Event::Incoming(packet)) => {
-                        if let Some(found) = wanted(packet) {
+                        let found = wanted(&packet);
+                        if let Packet::Publish(message) = packet {
+                            self.heard.push_back((String::from_utf8_lossy(&message.topic).into_owned(), message.payload));
+                        }
+                        if let Some(found) = found {
                             return found;
                         }
                     }
