@@ -204,11 +204,12 @@ impl Ground {
         let gate = Arc::new(self.gate(&common));
         self.work.spawn_vital("agents", links::accept(gate, endpoint.acceptor(), self.work.clone()));
         self.work.spawn("chores", self.chores(&endpoint, broker, mqtt, &store).run(self.work.cancelled()));
-        self.openai(http_socket, http, catalogue_seen, &common)?;
         let quic = endpoint.local_addr()?;
-        self.admin(admin_socket, admin, self.token_address(quic), common)?;
         let addresses = Addresses { quic, http, admin, broker: broker.local.clone(), pid: std::process::id() };
+        // Before anybody gets an answer: who saw one may call a command, which looks here for the hub.
         self.state.write_addresses(&addresses)?;
+        self.openai(http_socket, http, catalogue_seen, &common)?;
+        self.admin(admin_socket, admin, self.token_address(quic), common)?;
         Ok((addresses, endpoint, store, store_thread))
     }
 
