@@ -142,7 +142,10 @@ impl Reach {
             Self::Running(hub) => {
                 hub.send::<serde_json::Value>(Method::POST, "drain", Some(&DrainOrder { node, drain })).await.map(drop)
             }
-            Self::Stopped(state) => known(state.db.drain(&node, drain)?, &node),
+            Self::Stopped(state) => match state.db.node(&node)? {
+                Some(row) if row.revoked.is_some() => Err(ReachError::Refused(crate::logic::revoked(&node))),
+                _ => known(state.db.drain(&node, drain)?, &node),
+            },
         }
     }
 

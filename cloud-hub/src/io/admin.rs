@@ -213,7 +213,7 @@ pub(super) async fn revoke(State(admin): Shared, body: Bytes) -> Answer<Done> {
 
 /// Empties a node, or lets it work again.
 #[utoipa::path(post, path = "/admin/v1/drain", request_body = DrainOrder,
-    responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem)))]
+    responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn drain(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let DrainOrder { node, drain } = parse(&body)?;
     admin.do_it(AdminOperation::Drain { node, drain }).await

@@ -70,11 +70,30 @@ fn a_revoked_node_is_out_everywhere_at_once() {
     let forged = universe.hello_with("far/b", "f0", Instance(3), |_| {});
     assert_eq!(universe.closed_with(forged), Some(&Goodbye::Revoked));
 
+    let drain = AdminOperation::Drain { node: node("far/b"), drain: true };
+    assert!(matches!(universe.operate(drain), AdminReply::Refused(why) if why.contains("far/b") && why.contains("token")));
+
     // After joining anew it is welcome.
     universe.tell(HubEvent::Enrolled { node: node("far/b"), serial: "ee".to_owned(), labels: BTreeMap::new() });
     let fresh = universe.hello_with("far/b", "ee", Instance(4), |_| {});
     assert_eq!(universe.closed_with(fresh), None);
     assert!(!universe.row("far/b").revoked);
+}
+
+#[test]
+fn a_node_that_joins_anew_is_not_drained() {
+    let mut universe = Universe::new();
+    universe.join("far/b");
+    universe.operate(AdminOperation::Drain { node: node("far/b"), drain: true });
+    let renewed = |serial: &str| HubEvent::Enrolled { node: node("far/b"), serial: serial.to_owned(), labels: BTreeMap::new() };
+    universe.tell(renewed("ed"));
+    assert!(universe.row("far/b").draining, "a renewed certificate changes no wish");
+    universe.operate(AdminOperation::Revoke(node("far/b")));
+    universe.tell(renewed("ee"));
+    universe.hello_with("far/b", "ee", Instance(4), |_| {});
+    universe.pass(SECOND);
+    assert_eq!(universe.state("far/b"), NodeState::Online);
+    assert!(!universe.views[&node("far/b")].drain);
 }
 
 #[test]
