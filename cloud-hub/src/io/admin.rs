@@ -148,7 +148,7 @@ fn unexpected(reply: &AdminReply) -> Failed {
 }
 
 /// All nodes, as the hub sees them now.
-#[utoipa::path(get, path = "/admin/v1/nodes", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/nodes", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
 pub(super) async fn nodes(State(admin): Shared) -> Result<Json<Vec<crate::logic::NodeRow>>, Failed> {
     match admin.ask(AdminOperation::Nodes).await? {
         AdminReply::Nodes(rows) => Ok(Json(rows)),
@@ -157,7 +157,7 @@ pub(super) async fn nodes(State(admin): Shared) -> Result<Json<Vec<crate::logic:
 }
 
 /// Makes a join token.
-#[utoipa::path(post, path = "/admin/v1/tokens", request_body = TokenOrderSchema,
+#[utoipa::path(post, tag = "admin", path = "/admin/v1/tokens", request_body = TokenOrderSchema,
     responses((status = 200, body = TokenMade), (status = 400, body = Problem), (status = 401, body = Problem)))]
 pub(super) async fn make_token(State(admin): Shared, body: Bytes) -> Answer<TokenMade> {
     let mut order: join::TokenOrder = parse(&body)?;
@@ -171,7 +171,7 @@ pub(super) async fn make_token(State(admin): Shared, body: Bytes) -> Answer<Toke
 }
 
 /// Everything that the fleet serves.
-#[utoipa::path(get, path = "/admin/v1/services", responses((status = 200, body = Catalogued), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/services", responses((status = 200, body = Catalogued), (status = 401, body = Problem)))]
 pub(super) async fn services(State(admin): Shared) -> Answer<Catalogued> {
     match admin.ask(AdminOperation::Services).await? {
         AdminReply::Services(services) => {
@@ -185,7 +185,7 @@ pub(super) async fn services(State(admin): Shared) -> Answer<Catalogued> {
 }
 
 /// Adds a service, or replaces the one of the same name.
-#[utoipa::path(put, path = "/admin/v1/services", request_body = serde_json::Value,
+#[utoipa::path(put, tag = "admin", path = "/admin/v1/services", request_body = serde_json::Value,
     responses((status = 200, body = Done), (status = 400, body = Problem), (status = 401, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn put_service(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let service: Service = parse(&body)?;
@@ -193,7 +193,7 @@ pub(super) async fn put_service(State(admin): Shared, body: Bytes) -> Answer<Don
 }
 
 /// Removes a service.
-#[utoipa::path(delete, path = "/admin/v1/services/{id}", params(("id" = String, Path, description = "Name of the service")),
+#[utoipa::path(delete, tag = "admin", path = "/admin/v1/services/{id}", params(("id" = String, Path, description = "Name of the service")),
     responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn remove_service(State(admin): Shared, Path(id): Path<String>) -> Answer<Done> {
     let id = ServiceId::new(&id).map_err(|error| Failed(StatusCode::BAD_REQUEST, error.to_string()))?;
@@ -201,7 +201,7 @@ pub(super) async fn remove_service(State(admin): Shared, Path(id): Path<String>)
 }
 
 /// Throws a node out: its certificates are no longer good, and its connections end.
-#[utoipa::path(post, path = "/admin/v1/revoke", request_body = RevokeOrder,
+#[utoipa::path(post, tag = "admin", path = "/admin/v1/revoke", request_body = RevokeOrder,
     responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn revoke(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let RevokeOrder { node } = parse(&body)?;
@@ -212,7 +212,7 @@ pub(super) async fn revoke(State(admin): Shared, body: Bytes) -> Answer<Done> {
 }
 
 /// Empties a node, or lets it work again.
-#[utoipa::path(post, path = "/admin/v1/drain", request_body = DrainOrder,
+#[utoipa::path(post, tag = "admin", path = "/admin/v1/drain", request_body = DrainOrder,
     responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn drain(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let DrainOrder { node, drain } = parse(&body)?;
@@ -220,7 +220,7 @@ pub(super) async fn drain(State(admin): Shared, body: Bytes) -> Answer<Done> {
 }
 
 /// Sets the dispatch policy of all agents.
-#[utoipa::path(put, path = "/admin/v1/dispatch", request_body = serde_json::Value,
+#[utoipa::path(put, tag = "admin", path = "/admin/v1/dispatch", request_body = serde_json::Value,
     responses((status = 200, body = Done), (status = 401, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn set_dispatch(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let setting: DispatchSetting = parse(&body)?;
@@ -240,14 +240,14 @@ const fn twenty() -> usize {
 }
 
 /// The newest records of requests, newest first. They never hold text.
-#[utoipa::path(get, path = "/admin/v1/records", params(("last" = Option<usize>, Query, description = "How many; 20 unless given")),
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/records", params(("last" = Option<usize>, Query, description = "How many; 20 unless given")),
     responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
 pub(super) async fn records(State(admin): Shared, last: Query<Last>) -> Result<impl IntoResponse + use<>, Failed> {
     Ok(Json(admin.store.call(move |db| db.last_records(last.0.last)).await?))
 }
 
 /// The record of one request; empty when there is none.
-#[utoipa::path(get, path = "/admin/v1/records/{request}", params(("request" = String, Path, description = "Its id")),
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/records/{request}", params(("request" = String, Path, description = "Its id")),
     responses((status = 200, body = Vec<serde_json::Value>), (status = 400, body = Problem), (status = 401, body = Problem)))]
 pub(super) async fn record(State(admin): Shared, Path(request): Path<String>) -> Result<impl IntoResponse + use<>, Failed> {
     let request: RequestId =
@@ -256,7 +256,7 @@ pub(super) async fn record(State(admin): Shared, Path(request): Path<String>) ->
 }
 
 /// The plans in force, with what their nodes said about them.
-#[utoipa::path(get, path = "/admin/v1/plans", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/plans", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
 pub(super) async fn plans(State(admin): Shared) -> Result<impl IntoResponse + use<>, Failed> {
     match admin.ask(AdminOperation::Plans).await? {
         AdminReply::Plans(rows) => Ok(Json(rows)),
@@ -265,7 +265,7 @@ pub(super) async fn plans(State(admin): Shared) -> Result<impl IntoResponse + us
 }
 
 /// What was done so far, by service, node and outcome.
-#[utoipa::path(get, path = "/admin/v1/totals", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/totals", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
 pub(super) async fn totals(State(admin): Shared) -> Result<impl IntoResponse + use<>, Failed> {
     match admin.ask(AdminOperation::Totals).await? {
         AdminReply::Totals(rows) => Ok(Json(rows)),
@@ -274,7 +274,7 @@ pub(super) async fn totals(State(admin): Shared) -> Result<impl IntoResponse + u
 }
 
 /// What went wrong or was held back, by name.
-#[utoipa::path(get, path = "/admin/v1/counters", responses((status = 200, body = BTreeMap<String, u64>), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/counters", responses((status = 200, body = BTreeMap<String, u64>), (status = 401, body = Problem)))]
 pub(super) async fn counters(State(admin): Shared) -> Answer<BTreeMap<String, u64>> {
     match admin.ask(AdminOperation::Counters).await? {
         AdminReply::Counters(counters) => Ok(Json(counters)),
