@@ -88,6 +88,18 @@ fn records_stay_within_their_bounds_and_give_the_disk_back() {
 }
 
 #[test]
+fn a_record_that_comes_twice_is_kept_once() {
+    let (_temp, mut db) = fresh(RecordLimits { bytes_max: u64::MAX, count_max: 100 });
+    for _ in 0..200 {
+        db.add_record(&record(1), NOW).expect("kept");
+    }
+    let elsewhere = Record { ingress: NodeId::new("eu/n").expect("good"), ..record(1) };
+    db.add_record(&elsewhere, NOW).expect("kept");
+    assert_eq!(db.record(RequestId(1)).expect("read").len(), 2, "one for each ingress");
+    assert_eq!(db.last_records(10).expect("read").len(), 2, "repetitions do not count against the limits");
+}
+
+#[test]
 fn the_count_bound_holds_across_a_restart() {
     let (temp, mut db) = fresh(RecordLimits { bytes_max: u64::MAX, count_max: 100 });
     for number in 0..90 {
