@@ -37,7 +37,7 @@ fn live(rows: &[NodeRow]) -> Table {
             row.replicas.iter().map(|one| format!("{} {}/{}", one.variant, one.load.active, one.load.slots)).collect();
         table.add_row([
             row.node.to_string(),
-            format!("{:?}", row.tier).to_lowercase(),
+            row.tier.map_or_else(|| "–".to_owned(), |tier| format!("{tier:?}").to_lowercase()),
             state,
             row.heard_ago.map_or_else(|| "never".to_owned(), |ago| format!("{ago} ago")),
             row.rtt.map_or_else(String::new, |rtt| rtt.to_string()),

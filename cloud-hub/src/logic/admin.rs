@@ -27,7 +27,7 @@ impl Hub {
         labels.extend(member.labels.clone());
         Some(NodeRow {
             node: node.clone(),
-            tier: member.inventory.as_ref().map(|inventory| inventory.tier).unwrap_or_default(),
+            tier: member.inventory.as_ref().map(|inventory| inventory.tier),
             state: member.shown,
             draining: member.drained,
             revoked: member.is_revoked(),

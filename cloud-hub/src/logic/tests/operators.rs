@@ -172,3 +172,23 @@ fn records_are_taken_once_and_only_from_their_ingress() {
     assert_eq!((totals[0].totals.wished, totals[0].totals.attained), (2, 0));
     assert_eq!((universe.counter("records"), universe.counter("reports_dropped")), (2, 2));
 }
+
+#[test]
+fn sums_of_what_nobody_knows_are_absent() {
+    let mut universe = Universe::new();
+    let connection = universe.join("site/a");
+    let session = universe.session(connection);
+    let tell = |universe: &mut Universe, number, energy: Option<f64>| {
+        let mut told = record("site/a", number);
+        told.actual.energy = energy.map(|joules| shared::units::Joules::new(joules).expect("an energy"));
+        universe.mqtt("site/a", session, NodeMessage::Records(Records { records: vec![told] }));
+    };
+    tell(&mut universe, 1, None);
+    let shown = serde_json::to_value(&universe.hub.totals()[0].totals).expect("JSON");
+    assert!(shown.get("energy").is_none() && shown.get("money").is_none(), "{shown}");
+    tell(&mut universe, 2, Some(1.5));
+    tell(&mut universe, 3, None);
+    tell(&mut universe, 4, Some(2.0));
+    let totals = &universe.hub.totals()[0].totals;
+    assert_eq!((totals.requests, totals.energy.map(shared::units::Joules::get), totals.money), (4, Some(3.5), None));
+}
