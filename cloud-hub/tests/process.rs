@@ -109,6 +109,15 @@ fn what_cannot_be_configured_is_named() {
     let shown = done(temp.path(), &["config", "show", "--config", path]);
     assert!(shown.lines().any(|line| line.starts_with("policies.dispatch.policy") && line.contains("hub.toml")), "{shown}");
     assert!(done(temp.path(), &["policies"]).contains("min-latency"));
+
+    let state = temp.path().join("hub");
+    done(&state, &["init", "--address", "127.0.0.1:0"]);
+    for wish in [&["config", "check"][..], &["serve"]] {
+        // Later settings win, so this one comes after those that `command` adds.
+        let output = command(&state, wish).args(["--set", "http.listen=0.0.0.0:0"]).output().expect("started");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(!output.status.success() && said.contains("api_keys_sha256"), "{wish:?}: {said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
