@@ -131,8 +131,16 @@ async fn a_killed_hub_knows_its_nodes_and_goes_on_above_its_epochs() {
     let joined = shared_net::join::join(&token, "node-1", &clock).await.expect("joined");
     hub.0.kill().expect("killed");
     hub.0.wait().expect("gone");
+    let offline = done(&state, &["nodes", "--json"]);
     let _hub = Serving::start(&state);
-    assert!(done(&state, &["nodes", "--json"]).contains("eu/site-7/node-1"));
+    for told in [offline, done(&state, &["nodes", "--json"])] {
+        let rows: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        assert_eq!(rows[0]["node"], "eu/site-7/node-1");
+        let left = rows[0]["certificate_expires"].as_u64().expect("a time").saturating_sub(clock.secs());
+        assert!((29 * 86_400..=30 * 86_400).contains(&left), "{left} seconds left");
+    }
+    let table = done(&state, &["nodes"]);
+    assert!(table.contains("29 d") || table.contains("30 d"), "{table}");
     let addresses = cloud_hub::state::StateDir::at(&state).addresses().expect("written");
     let local = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let endpoint = Endpoint::bind(local, &joined.identity, Admit::Members, &clock, &ResetSecret::random()).expect("a socket");

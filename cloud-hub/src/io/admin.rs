@@ -6,8 +6,8 @@ use super::metrics::Metrics;
 use crate::ca::Authority;
 use crate::clock::UnixTime;
 use crate::join;
-use crate::logic::{AdminOperation, AdminReply};
-use crate::store::{Store, StoreError};
+use crate::logic::{AdminOperation, AdminReply, NodeRow};
+use crate::store::{Certified, Store, StoreError};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -132,6 +132,13 @@ impl Admin {
         }
     }
 
+    async fn nodes(&self) -> Result<Vec<NodeRow>, Failed> {
+        match self.ask(AdminOperation::Nodes).await? {
+            AdminReply::Nodes(rows) => Ok(rows),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn do_it(&self, operation: AdminOperation) -> Answer<Done> {
         self.ask(operation).await?;
         Ok(Json(Done {}))
@@ -147,13 +154,13 @@ fn unexpected(reply: &AdminReply) -> Failed {
     Failed(StatusCode::INTERNAL_SERVER_ERROR, "the hub gave another answer than was asked for".to_owned())
 }
 
-/// All nodes, as the hub sees them now.
+/// All nodes, as the hub sees them now, and when their certificates end.
 #[utoipa::path(get, tag = "admin", path = "/admin/v1/nodes", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
-pub(super) async fn nodes(State(admin): Shared) -> Result<Json<Vec<crate::logic::NodeRow>>, Failed> {
-    match admin.ask(AdminOperation::Nodes).await? {
-        AdminReply::Nodes(rows) => Ok(Json(rows)),
-        other => Err(unexpected(&other)),
-    }
+pub(super) async fn nodes(State(admin): Shared) -> Result<Json<Vec<Certified<NodeRow>>>, Failed> {
+    let rows = admin.nodes().await?;
+    let expiries = admin.store.call(|db| db.expiries()).await?;
+    let certified = |node: NodeRow| Certified { certificate_expires: expiries.get(&node.node).copied(), node };
+    Ok(Json(rows.into_iter().map(certified).collect()))
 }
 
 /// Makes a join token.
@@ -290,7 +297,7 @@ async fn metrics(State(admin): Shared, headers: HeaderMap) -> Result<impl IntoRe
     if !admin.local && !admin.knows(&headers) {
         return Err(no_key());
     }
-    let rows = nodes(State(Arc::clone(&admin))).await?.0;
+    let rows = admin.nodes().await?;
     let counted = counters(State(Arc::clone(&admin))).await?.0;
     let kind = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
     Ok((kind, admin.metrics.page(&rows, &counted)))

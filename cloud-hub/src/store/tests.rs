@@ -163,9 +163,11 @@ fn what_logic_knows_of_a_node_comes_back() {
     db.put_node(&known, expires, NOW).expect("kept");
     assert_eq!(db.restored_nodes().expect("read"), [known.clone()]);
     assert!(db.node(&known.node).expect("read").expect("there").revoked.is_none(), "one good certificate is left");
+    assert_eq!(db.expiries().expect("read").get(&known.node), Some(&expires));
     known.revoked.insert("5f".to_owned());
     db.put_node(&known, expires, NOW).expect("kept");
     assert_eq!(db.node(&known.node).expect("read").expect("there").revoked, Some(NOW));
+    assert!(db.expiries().expect("read").is_empty(), "no good certificate is left");
     assert_eq!(db.revoked_serials(NOW).expect("read"), ["4f", "5f"]);
     assert!(
         db.revoked_serials(expires.plus(std::time::Duration::from_secs(1))).expect("read").is_empty(),
