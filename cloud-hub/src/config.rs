@@ -3,13 +3,15 @@
 //! Who the hub is (its name, the address in join tokens) is no configuration: `init` writes it into the state folder, and
 //! every node relies on it.
 
-use crate::logic::PolicyChoice;
+use crate::logic::{BadStart, Hub, HubConfig, PolicyChoice, Restored};
 use crate::store::RecordLimits;
 use serde::{Deserialize, Serialize};
+use shared::ids::NodeId;
 use shared::plan::DispatchSetting;
+use shared::units::Micros;
 use shared_net::host::LogSettings;
-use shared_net::openai::FrontConfig;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use shared_net::openai::{BadFront, FrontConfig};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// Everything that can be configured.
@@ -179,7 +181,10 @@ pub enum ConfigError {
     },
     /// The HTTP front refuses its section.
     #[error("`http.front`")]
-    Front(#[from] shared_net::openai::BadFront),
+    Front(#[from] BadFront),
+    /// The core refuses its policies.
+    #[error("`policies`")]
+    Core(#[from] BadStart),
 }
 
 impl Config {
@@ -213,17 +218,35 @@ impl Config {
         Ok(())
     }
 
-    /// Whether the OpenAI API is reachable from outside this machine.
-    #[must_use]
-    pub const fn http_is_local(&self) -> bool {
-        is_loopback(self.http.listen.ip())
+    /// Checks what a hub that serves needs beyond [`Self::validate`], and commands do not.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key.
+    pub fn validate_to_serve(&self) -> Result<(), ConfigError> {
+        self.validate()?;
+        if !self.http.listen.ip().is_loopback() && self.http.front.api_keys_sha256.is_empty() {
+            return Err(ConfigError::Front(BadFront::NoKeys));
+        }
+        let name = NodeId::new("cloud/hub").map_err(|error| ConfigError::Value { key: "policies", want: error.to_string() })?;
+        // The core itself says whether it takes its policies; under which name it asks does not matter.
+        Hub::new(self.core(&name, ""), Restored::default())?;
+        Ok(())
     }
-}
 
-const fn is_loopback(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_loopback(),
-        IpAddr::V6(address) => address.is_loopback(),
+    /// What the core is told; `broker` is the address that agents are told.
+    pub(crate) fn core(&self, me: &NodeId, broker: &str) -> HubConfig {
+        let policies = self.policies.clone();
+        HubConfig {
+            me: me.clone(),
+            broker: broker.to_owned(),
+            heartbeat: Micros::from_millis(policies.heartbeat_ms),
+            dispatch: policies.dispatch,
+            ingress_dispatch: policies.ingress_dispatch,
+            timescale: policies.timescale,
+            placement: policies.placement,
+            offload: policies.offload,
+            seed: policies.seed,
+        }
     }
 }
 
@@ -258,6 +281,10 @@ mod tests {
         let sources = shared_net::host::Sources { file: Some(file), ..Default::default() };
         let loaded = shared_net::host::load::<Config>(&sources).expect("the example can be read");
         assert_eq!(loaded.value, Config::default());
+        // TOML has no null: a policy's own settings are a table, where there are any.
+        let left_out = |line: &&shared_net::host::Shown| line.value != "null" && !line.origin.to_string().contains("hub.toml");
+        let missing: Vec<_> = loaded.shown.iter().filter(left_out).collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 
     #[test]
@@ -269,6 +296,19 @@ mod tests {
         let config =
             Config { mqtt: MqttSection { external: "broker".to_owned(), ..MqttSection::default() }, ..Config::default() };
         assert!(config.validate().expect_err("no port").to_string().contains("mqtt.external"));
+    }
+
+    #[test]
+    fn what_serve_would_refuse_is_found_before() {
+        Config::default().validate_to_serve().expect("defaults work");
+        let mut open = Config::default();
+        open.http.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80));
+        assert!(matches!(open.validate_to_serve(), Err(ConfigError::Front(BadFront::NoKeys))));
+        open.http.front.api_keys_sha256 = vec!["ab".repeat(32)];
+        open.validate_to_serve().expect("a key is enough");
+        let mut config = Config::default();
+        config.policies.placement = PolicyChoice::named("guess");
+        assert!(matches!(config.validate_to_serve(), Err(ConfigError::Core(_))));
     }
 
     #[test]

@@ -12,11 +12,10 @@ use crate::io::input::{INBOX_MAX, Inbox};
 use crate::io::links::{self, Gate};
 use crate::io::metrics::Metrics;
 use crate::io::mqtt::{self, Publisher};
-use crate::logic::{BadStart, Hub, HubConfig, Restored};
+use crate::logic::{BadStart, Hub, Restored};
 use crate::state::{Addresses, StateDir, StateError};
 use crate::store::{Db, Meta, Store, StoreError, StoreThread};
 use sha2::{Digest, Sha256};
-use shared::units::Micros;
 use shared::work::Catalogue;
 use shared_net::host::{Clock, NotStopped, StateFolder, Tasks};
 use shared_net::mqtt::{Mqtt, MqttError};
@@ -120,7 +119,7 @@ struct Running {
 /// # Errors
 /// [`StartError`] says what could not be started; nothing is left running then.
 pub async fn start(config: Config) -> Result<Handle, StartError> {
-    config.validate()?;
+    config.validate_to_serve()?;
     crate::io::use_ring();
     let state = StateDir::at(&config.state);
     let folder = state.lock()?;
@@ -184,7 +183,7 @@ struct Common {
 
 impl Ground {
     async fn start(&self, db: Db, broker: &Broker) -> Result<(Addresses, Endpoint, Store, StoreThread), StartError> {
-        let hub = Hub::new(self.hub_config(&broker.advertised), self.restored(&db)?)?;
+        let hub = Hub::new(self.config.core(&self.meta.hub, &broker.advertised), self.restored(&db)?)?;
         let (catalogue, catalogue_seen) = watch::channel(Arc::new(db.catalogue()?));
         let secret = ResetSecret::load(self.state.path())?;
         let endpoint = Endpoint::bind(self.config.quic.listen, &self.identity, Admit::MembersAndJoiners, &self.wall, &secret)?;
@@ -221,21 +220,6 @@ impl Ground {
             services: db.catalogue()?.iter().cloned().collect(),
             dispatch: self.meta.dispatch.clone(),
         })
-    }
-
-    fn hub_config(&self, broker: &str) -> HubConfig {
-        let policies = self.config.policies.clone();
-        HubConfig {
-            me: self.meta.hub.clone(),
-            broker: broker.to_owned(),
-            heartbeat: Micros::from_millis(policies.heartbeat_ms),
-            dispatch: policies.dispatch,
-            ingress_dispatch: policies.ingress_dispatch,
-            timescale: policies.timescale,
-            placement: policies.placement,
-            offload: policies.offload,
-            seed: policies.seed,
-        }
     }
 
     fn mqtt(&self, broker: &Broker, common: &Common) -> Result<Mqtt, StartError> {

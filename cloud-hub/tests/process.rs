@@ -109,6 +109,15 @@ fn what_cannot_be_configured_is_named() {
     let shown = done(temp.path(), &["config", "show", "--config", path]);
     assert!(shown.lines().any(|line| line.starts_with("policies.dispatch.policy") && line.contains("hub.toml")), "{shown}");
     assert!(done(temp.path(), &["policies"]).contains("min-latency"));
+
+    let state = temp.path().join("hub");
+    done(&state, &["init", "--address", "127.0.0.1:0"]);
+    for wish in [&["config", "check"][..], &["serve"]] {
+        // Later settings win, so this one comes after those that `command` adds.
+        let output = command(&state, wish).args(["--set", "http.listen=0.0.0.0:0"]).output().expect("started");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(!output.status.success() && said.contains("api_keys_sha256"), "{wish:?}: {said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,8 +131,16 @@ async fn a_killed_hub_knows_its_nodes_and_goes_on_above_its_epochs() {
     let joined = shared_net::join::join(&token, "node-1", &clock).await.expect("joined");
     hub.0.kill().expect("killed");
     hub.0.wait().expect("gone");
+    let offline = done(&state, &["nodes", "--json"]);
     let _hub = Serving::start(&state);
-    assert!(done(&state, &["nodes", "--json"]).contains("eu/site-7/node-1"));
+    for told in [offline, done(&state, &["nodes", "--json"])] {
+        let rows: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        assert_eq!(rows[0]["node"], "eu/site-7/node-1");
+        let left = rows[0]["certificate_expires"].as_u64().expect("a time").saturating_sub(clock.secs());
+        assert!((29 * 86_400..=30 * 86_400).contains(&left), "{left} seconds left");
+    }
+    let table = done(&state, &["nodes"]);
+    assert!(table.contains("29 d") || table.contains("30 d"), "{table}");
     let addresses = cloud_hub::state::StateDir::at(&state).addresses().expect("written");
     let local = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let endpoint = Endpoint::bind(local, &joined.identity, Admit::Members, &clock, &ResetSecret::random()).expect("a socket");

@@ -5,6 +5,7 @@ use super::reach::{Reach, ReachError};
 use crate::config::Config;
 use crate::store::StoredRecord;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+use shared::fleet::Hop;
 use shared::ids::RequestId;
 use shared::plan::{AttemptRecord, Choice, Outcome, Record, Verdict};
 use shared::units::Micros;
@@ -23,7 +24,10 @@ pub(super) async fn records(config: &Config, last: usize, json: bool) -> Result<
 pub(super) async fn explain(config: &Config, request: RequestId, json: bool) -> Result<(), CliError> {
     let records = Reach::find(config)?.record(request).await?;
     if records.is_empty() {
-        let why = format!("no record of `{request}` here: it is too old, still runs, or its ingress has not sent it yet");
+        let why = format!(
+            "no record of `{request}` here: it is too old, still runs, its ingress has not sent it yet, or it was turned away \
+             before it was taken in, as by a wrong key, an unknown model or a bad body; its answer then says why"
+        );
         return Err(ReachError::Refused(why).into());
     }
     if json {
@@ -37,13 +41,14 @@ pub(super) async fn explain(config: &Config, request: RequestId, json: bool) -> 
 fn table(records: &[StoredRecord]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
-    table.set_header(["request", "ingress", "service", "served by", "outcome", "first token", "total", "tokens"]);
+    table.set_header(["request", "ingress", "service", "served by", "quality", "outcome", "first token", "total", "tokens"]);
     for StoredRecord { record, .. } in records {
         table.add_row([
             record.request.to_string(),
             record.ingress.to_string(),
             record.service.to_string(),
             record.served_by.as_ref().map_or_else(String::new, |(node, variant)| format!("{node} {variant}")),
+            record.quality.map_or_else(|| "-".to_owned(), |quality| format!("{:.3}", quality.get())),
             outcome(&record.outcome),
             time(record.actual.first_token),
             record.actual.total.to_string(),
@@ -74,8 +79,11 @@ fn story(record: &Record) -> String {
     for attempt in &record.attempts {
         tell_attempt(&mut text, attempt);
     }
-    let served =
+    let mut served =
         record.served_by.as_ref().map_or_else(|| "nobody".to_owned(), |(node, variant)| format!("{node} with {variant}"));
+    if let Some(quality) = record.quality {
+        let _ = write!(served, ", quality {:.3}", quality.get());
+    }
     let _ = writeln!(
         text,
         "In the end: {} by {served}; first token {}, per token {}, total {}, {} tokens.",
@@ -129,9 +137,18 @@ fn tell_attempt(text: &mut String, attempt: &AttemptRecord) {
 fn option(choice: &Choice) -> String {
     let candidate = &choice.candidate;
     let estimate = &choice.estimate;
+    let way = match candidate.hop {
+        Hop::Local => "here",
+        Hop::Direct => "directly",
+        Hop::Relay => "through the hub",
+    };
     format!(
-        "{} {} ({:?}): predicted first token {}, total {}",
-        candidate.node, candidate.variant, candidate.hop, estimate.first_token, estimate.total
+        "{} {} ({way}): predicted first token {}, total {}, quality {:.3}",
+        candidate.node,
+        candidate.variant,
+        estimate.first_token,
+        estimate.total,
+        estimate.quality.get()
     )
 }
 
@@ -139,7 +156,6 @@ fn option(choice: &Choice) -> String {
 mod tests {
     use super::*;
     use shared::estimate::Estimate;
-    use shared::fleet::Hop;
     use shared::ids::{AttemptId, NodeId, PlanEpoch, ServiceId, VariantId};
     use shared::plan::{Actual, Candidate, Decision, Finish, Reason, Rejected, Split, Usage};
     use shared::units::{Fraction, Moment, Quality, Tokens};
@@ -161,7 +177,7 @@ mod tests {
             spread: Fraction::default(),
             energy: None,
             money: None,
-            quality: Quality::default(),
+            quality: Quality::new(0.6484).expect("good"),
         };
         Decision {
             attempt,
@@ -199,7 +215,7 @@ mod tests {
             waited: Micros::from_millis(30),
             attempts: vec![attempt],
             served_by: Some((node("cloud/gpu"), VariantId::new("tiny").expect("good"))),
-            quality: None,
+            quality: Quality::new(0.6484).ok(),
             actual,
             outcome,
             attained: None,
@@ -209,10 +225,10 @@ mod tests {
             "came in at eu/edge",
             "waited 30 ms",
             "by `min-latency`, without the hub",
-            "chosen    cloud/gpu tiny (Relay): predicted first token 120 ms, total 900 ms",
+            "chosen    cloud/gpu tiny (through the hub): predicted first token 120 ms, total 900 ms, quality 0.648",
             "rejected  eu/n tiny: busy",
             "actual    answered: first token 150 ms, total 800 ms",
-            "answered by cloud/gpu with tiny",
+            "answered by cloud/gpu with tiny, quality 0.648;",
             "9 tokens",
         ] {
             assert!(told.contains(part), "no `{part}` in:\n{told}");

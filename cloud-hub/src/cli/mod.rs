@@ -11,6 +11,7 @@ mod token;
 use crate::config::{Config, ConfigError};
 use crate::io::mosquitto::{self, Settings};
 use crate::state::{StateDir, StateError};
+use crate::store::Db;
 use clap::{Args, Parser, Subcommand};
 use shared::ids::{NodeId, RequestId};
 use shared_net::host::{Loaded, Sources, load};
@@ -232,7 +233,10 @@ fn init(config: &Config, name: &NodeId, address: &str) -> Result<(), CliError> {
 
 fn show_config(loaded: &Loaded<Config>, action: &ConfigAction) -> Result<(), CliError> {
     match action {
-        ConfigAction::Check => println!("The configuration can be used."),
+        ConfigAction::Check => {
+            loaded.value.validate_to_serve()?;
+            println!("The configuration can be used.");
+        }
         ConfigAction::Show => {
             for line in &loaded.shown {
                 println!("{} = {}  # {}", line.key, line.value, line.origin);
@@ -246,9 +250,15 @@ fn write_mosquitto(config: &Config, dir: &std::path::Path, settings: &Settings) 
     let state = StateDir::at(&config.state);
     let meta = state.read_meta()?;
     let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(meta.clock.0));
-    mosquitto::write(dir, &state.authority()?, &meta.hub, settings, now)
+    let nodes = Db::open(&state.database(), config.records).and_then(|db| db.nodes()).map_err(StateError::Store)?;
+    let revoked: Vec<NodeId> = nodes.into_iter().filter(|row| row.revoked.is_some()).map(|row| row.node).collect();
+    mosquitto::write(dir, &state.authority()?, (&meta.hub, &revoked), settings, now)
         .map_err(|source| CliError::Io { doing: format!("writing Mosquitto's files to {}", dir.display()), source })?;
     println!("Start the broker: mosquitto -c {}", dir.join("mosquitto.conf").display());
     println!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", settings.listen.port());
+    println!(
+        "This broker learns of no revocation by itself: after `cloud-hub revoke`, and after a revoked node has joined again,"
+    );
+    println!("run this command again and restart the broker. Meanwhile the hub ignores whatever a revoked node publishes.");
     Ok(())
 }

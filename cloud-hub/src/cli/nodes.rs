@@ -2,12 +2,14 @@
 
 use super::CliError;
 use super::reach::Reach;
+use crate::clock::UnixTime;
 use crate::config::Config;
 use crate::logic::NodeRow;
-use crate::store::NodeRow as Registered;
+use crate::store::{Certified, NodeRow as Registered};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use shared::ids::NodeId;
 use shared::policy;
+use shared_net::tls::CertClock;
 use std::fmt::Write;
 
 pub(super) async fn list(config: &Config, json: bool) -> Result<(), CliError> {
@@ -27,38 +29,50 @@ fn labels<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Str
     labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-fn live(rows: &[NodeRow]) -> Table {
+/// How long the certificate is good: nodes renew by themselves at two thirds, so few days left tell of a node that does not.
+fn left(expires: Option<UnixTime>) -> String {
+    let Some(expires) = expires else { return "–".to_owned() };
+    match UnixTime::now(&CertClock::new(0)).until(expires).as_secs() {
+        0 => "expired".to_owned(),
+        seconds if seconds < 3_600 => format!("{} min", seconds / 60),
+        seconds if seconds < 2 * 86_400 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+fn live(rows: &[Certified<NodeRow>]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
-    table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "last fault"]);
-    for row in rows {
+    table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "cert left", "last fault"]);
+    for Certified { node: row, certificate_expires } in rows {
         let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
         let replicas: Vec<String> =
             row.replicas.iter().map(|one| format!("{} {}/{}", one.variant, one.load.active, one.load.slots)).collect();
         table.add_row([
             row.node.to_string(),
-            format!("{:?}", row.tier).to_lowercase(),
+            row.tier.map_or_else(|| "–".to_owned(), |tier| format!("{tier:?}").to_lowercase()),
             state,
             row.heard_ago.map_or_else(|| "never".to_owned(), |ago| format!("{ago} ago")),
             row.rtt.map_or_else(String::new, |rtt| rtt.to_string()),
             replicas.join("\n"),
             labels(&row.labels),
+            left(*certificate_expires),
             row.last_fault.clone().unwrap_or_default(),
         ]);
     }
     table
 }
 
-fn registered(rows: &[Registered]) -> Table {
+fn registered(rows: &[Certified<Registered>]) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header(["node", "registered as", "labels"]);
-    for row in rows {
+    table.load_preset(UTF8_FULL_CONDENSED).set_header(["node", "registered as", "labels", "cert left"]);
+    for Certified { node: row, certificate_expires } in rows {
         let state = match (row.revoked, row.drained) {
             (Some(_), _) => "revoked",
             (None, true) => "draining",
             (None, false) => "member",
         };
-        table.add_row([row.node.to_string(), state.to_owned(), labels(&row.labels)]);
+        table.add_row([row.node.to_string(), state.to_owned(), labels(&row.labels), left(*certificate_expires)]);
     }
     table
 }

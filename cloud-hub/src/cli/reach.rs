@@ -7,7 +7,7 @@ use crate::io::api::{Catalogued, DrainOrder, RevokeOrder, TokenMade};
 use crate::join::{TokenOrder, make_token};
 use crate::logic::NodeRow;
 use crate::state::{StateDir, StateError};
-use crate::store::{CatalogueError, Db, NodeRow as Registered, StoreError, StoredRecord};
+use crate::store::{CatalogueError, Certified, Db, NodeRow as Registered, StoreError, StoredRecord};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -90,10 +90,14 @@ impl Reach {
     }
 
     /// What the hub knows of its nodes; with no hub, only who they are.
-    pub(super) async fn nodes(&mut self) -> Result<Result<Vec<NodeRow>, Vec<Registered>>, ReachError> {
+    pub(super) async fn nodes(&mut self) -> Result<Result<Vec<Certified<NodeRow>>, Vec<Certified<Registered>>>, ReachError> {
         match self {
             Self::Running(hub) => hub.get("nodes").await.map(Ok),
-            Self::Stopped(state) => Ok(Err(state.db.nodes()?)),
+            Self::Stopped(state) => {
+                let expiries = state.db.expiries()?;
+                let certified = |node: Registered| Certified { certificate_expires: expiries.get(&node.node).copied(), node };
+                Ok(Err(state.db.nodes()?.into_iter().map(certified).collect()))
+            }
         }
     }
 
@@ -142,7 +146,10 @@ impl Reach {
             Self::Running(hub) => {
                 hub.send::<serde_json::Value>(Method::POST, "drain", Some(&DrainOrder { node, drain })).await.map(drop)
             }
-            Self::Stopped(state) => known(state.db.drain(&node, drain)?, &node),
+            Self::Stopped(state) => match state.db.node(&node)? {
+                Some(row) if row.revoked.is_some() => Err(ReachError::Refused(crate::logic::revoked(&node))),
+                _ => known(state.db.drain(&node, drain)?, &node),
+            },
         }
     }
 

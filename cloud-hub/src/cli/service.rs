@@ -78,7 +78,8 @@ impl ServiceAction {
                     None => arguments.merged(&reach.services().await?)?,
                 };
                 reach.put_service(&service).await?;
-                println!("The fleet serves `{}` with {} variants.", service.id, service.variants.len());
+                let count = service.variants.len();
+                println!("The fleet serves `{}` with {count} variant{}.", service.id, if count == 1 { "" } else { "s" });
             }
             Self::List { json: true } => println!("{}", pretty(&reach.services().await?)),
             Self::List { json: false } => println!("{}", table(&reach.services().await?)),
@@ -105,7 +106,7 @@ fn table(catalogue: &Catalogue) -> Table {
                 service.id.to_string(),
                 aliases.join(", "),
                 variant.id.to_string(),
-                format!("{:.2}", variant.quality.get()),
+                format!("{:.3}", variant.quality.get()),
                 variant.quality_source.clone(),
                 variant.context.0.to_string(),
             ]);

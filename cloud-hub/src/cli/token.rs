@@ -55,7 +55,10 @@ fn parse_span(text: &str) -> Result<u64, String> {
         "d" => 86_400,
         _ => return Err(want()),
     };
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).ok_or_else(want)
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).ok_or_else(want)? {
+        0 => Err("want at least one second, or nobody could join with it".to_owned()),
+        seconds => Ok(seconds),
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +69,7 @@ mod tests {
     fn spans_and_labels() {
         assert_eq!(parse_span("90s"), Ok(90));
         assert_eq!(parse_span("7d"), Ok(604_800));
-        for bad in ["", "h", "1", "-1h", "1w", "1é", "99999999999999999999d", "9999999999999999d"] {
+        for bad in ["", "h", "1", "-1h", "1w", "1é", "99999999999999999999d", "9999999999999999d", "0s", "0d"] {
             assert!(parse_span(bad).is_err(), "{bad}");
         }
         assert!(parse_label("=x").is_err() && parse_label("gpu").is_err());

@@ -6,8 +6,8 @@ use super::metrics::Metrics;
 use crate::ca::Authority;
 use crate::clock::UnixTime;
 use crate::join;
-use crate::logic::{AdminOperation, AdminReply};
-use crate::store::{Store, StoreError};
+use crate::logic::{AdminOperation, AdminReply, NodeRow};
+use crate::store::{Certified, Store, StoreError};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -132,6 +132,13 @@ impl Admin {
         }
     }
 
+    async fn nodes(&self) -> Result<Vec<NodeRow>, Failed> {
+        match self.ask(AdminOperation::Nodes).await? {
+            AdminReply::Nodes(rows) => Ok(rows),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn do_it(&self, operation: AdminOperation) -> Answer<Done> {
         self.ask(operation).await?;
         Ok(Json(Done {}))
@@ -147,17 +154,17 @@ fn unexpected(reply: &AdminReply) -> Failed {
     Failed(StatusCode::INTERNAL_SERVER_ERROR, "the hub gave another answer than was asked for".to_owned())
 }
 
-/// All nodes, as the hub sees them now.
-#[utoipa::path(get, path = "/admin/v1/nodes", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
-pub(super) async fn nodes(State(admin): Shared) -> Result<Json<Vec<crate::logic::NodeRow>>, Failed> {
-    match admin.ask(AdminOperation::Nodes).await? {
-        AdminReply::Nodes(rows) => Ok(Json(rows)),
-        other => Err(unexpected(&other)),
-    }
+/// All nodes, as the hub sees them now, and when their certificates end.
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/nodes", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
+pub(super) async fn nodes(State(admin): Shared) -> Result<Json<Vec<Certified<NodeRow>>>, Failed> {
+    let rows = admin.nodes().await?;
+    let expiries = admin.store.call(|db| db.expiries()).await?;
+    let certified = |node: NodeRow| Certified { certificate_expires: expiries.get(&node.node).copied(), node };
+    Ok(Json(rows.into_iter().map(certified).collect()))
 }
 
 /// Makes a join token.
-#[utoipa::path(post, path = "/admin/v1/tokens", request_body = TokenOrderSchema,
+#[utoipa::path(post, tag = "admin", path = "/admin/v1/tokens", request_body = TokenOrderSchema,
     responses((status = 200, body = TokenMade), (status = 400, body = Problem), (status = 401, body = Problem)))]
 pub(super) async fn make_token(State(admin): Shared, body: Bytes) -> Answer<TokenMade> {
     let mut order: join::TokenOrder = parse(&body)?;
@@ -171,7 +178,7 @@ pub(super) async fn make_token(State(admin): Shared, body: Bytes) -> Answer<Toke
 }
 
 /// Everything that the fleet serves.
-#[utoipa::path(get, path = "/admin/v1/services", responses((status = 200, body = Catalogued), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/services", responses((status = 200, body = Catalogued), (status = 401, body = Problem)))]
 pub(super) async fn services(State(admin): Shared) -> Answer<Catalogued> {
     match admin.ask(AdminOperation::Services).await? {
         AdminReply::Services(services) => {
@@ -185,7 +192,7 @@ pub(super) async fn services(State(admin): Shared) -> Answer<Catalogued> {
 }
 
 /// Adds a service, or replaces the one of the same name.
-#[utoipa::path(put, path = "/admin/v1/services", request_body = serde_json::Value,
+#[utoipa::path(put, tag = "admin", path = "/admin/v1/services", request_body = serde_json::Value,
     responses((status = 200, body = Done), (status = 400, body = Problem), (status = 401, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn put_service(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let service: Service = parse(&body)?;
@@ -193,7 +200,7 @@ pub(super) async fn put_service(State(admin): Shared, body: Bytes) -> Answer<Don
 }
 
 /// Removes a service.
-#[utoipa::path(delete, path = "/admin/v1/services/{id}", params(("id" = String, Path, description = "Name of the service")),
+#[utoipa::path(delete, tag = "admin", path = "/admin/v1/services/{id}", params(("id" = String, Path, description = "Name of the service")),
     responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn remove_service(State(admin): Shared, Path(id): Path<String>) -> Answer<Done> {
     let id = ServiceId::new(&id).map_err(|error| Failed(StatusCode::BAD_REQUEST, error.to_string()))?;
@@ -201,7 +208,7 @@ pub(super) async fn remove_service(State(admin): Shared, Path(id): Path<String>)
 }
 
 /// Throws a node out: its certificates are no longer good, and its connections end.
-#[utoipa::path(post, path = "/admin/v1/revoke", request_body = RevokeOrder,
+#[utoipa::path(post, tag = "admin", path = "/admin/v1/revoke", request_body = RevokeOrder,
     responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn revoke(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let RevokeOrder { node } = parse(&body)?;
@@ -212,15 +219,15 @@ pub(super) async fn revoke(State(admin): Shared, body: Bytes) -> Answer<Done> {
 }
 
 /// Empties a node, or lets it work again.
-#[utoipa::path(post, path = "/admin/v1/drain", request_body = DrainOrder,
-    responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem)))]
+#[utoipa::path(post, tag = "admin", path = "/admin/v1/drain", request_body = DrainOrder,
+    responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn drain(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let DrainOrder { node, drain } = parse(&body)?;
     admin.do_it(AdminOperation::Drain { node, drain }).await
 }
 
 /// Sets the dispatch policy of all agents.
-#[utoipa::path(put, path = "/admin/v1/dispatch", request_body = serde_json::Value,
+#[utoipa::path(put, tag = "admin", path = "/admin/v1/dispatch", request_body = serde_json::Value,
     responses((status = 200, body = Done), (status = 401, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn set_dispatch(State(admin): Shared, body: Bytes) -> Answer<Done> {
     let setting: DispatchSetting = parse(&body)?;
@@ -240,14 +247,14 @@ const fn twenty() -> usize {
 }
 
 /// The newest records of requests, newest first. They never hold text.
-#[utoipa::path(get, path = "/admin/v1/records", params(("last" = Option<usize>, Query, description = "How many; 20 unless given")),
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/records", params(("last" = Option<usize>, Query, description = "How many; 20 unless given")),
     responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
 pub(super) async fn records(State(admin): Shared, last: Query<Last>) -> Result<impl IntoResponse + use<>, Failed> {
     Ok(Json(admin.store.call(move |db| db.last_records(last.0.last)).await?))
 }
 
 /// The record of one request; empty when there is none.
-#[utoipa::path(get, path = "/admin/v1/records/{request}", params(("request" = String, Path, description = "Its id")),
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/records/{request}", params(("request" = String, Path, description = "Its id")),
     responses((status = 200, body = Vec<serde_json::Value>), (status = 400, body = Problem), (status = 401, body = Problem)))]
 pub(super) async fn record(State(admin): Shared, Path(request): Path<String>) -> Result<impl IntoResponse + use<>, Failed> {
     let request: RequestId =
@@ -256,7 +263,7 @@ pub(super) async fn record(State(admin): Shared, Path(request): Path<String>) ->
 }
 
 /// The plans in force, with what their nodes said about them.
-#[utoipa::path(get, path = "/admin/v1/plans", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/plans", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
 pub(super) async fn plans(State(admin): Shared) -> Result<impl IntoResponse + use<>, Failed> {
     match admin.ask(AdminOperation::Plans).await? {
         AdminReply::Plans(rows) => Ok(Json(rows)),
@@ -265,7 +272,7 @@ pub(super) async fn plans(State(admin): Shared) -> Result<impl IntoResponse + us
 }
 
 /// What was done so far, by service, node and outcome.
-#[utoipa::path(get, path = "/admin/v1/totals", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/totals", responses((status = 200, body = Vec<serde_json::Value>), (status = 401, body = Problem)))]
 pub(super) async fn totals(State(admin): Shared) -> Result<impl IntoResponse + use<>, Failed> {
     match admin.ask(AdminOperation::Totals).await? {
         AdminReply::Totals(rows) => Ok(Json(rows)),
@@ -274,7 +281,7 @@ pub(super) async fn totals(State(admin): Shared) -> Result<impl IntoResponse + u
 }
 
 /// What went wrong or was held back, by name.
-#[utoipa::path(get, path = "/admin/v1/counters", responses((status = 200, body = BTreeMap<String, u64>), (status = 401, body = Problem)))]
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/counters", responses((status = 200, body = BTreeMap<String, u64>), (status = 401, body = Problem)))]
 pub(super) async fn counters(State(admin): Shared) -> Answer<BTreeMap<String, u64>> {
     match admin.ask(AdminOperation::Counters).await? {
         AdminReply::Counters(counters) => Ok(Json(counters)),
@@ -290,7 +297,7 @@ async fn metrics(State(admin): Shared, headers: HeaderMap) -> Result<impl IntoRe
     if !admin.local && !admin.knows(&headers) {
         return Err(no_key());
     }
-    let rows = nodes(State(Arc::clone(&admin))).await?.0;
+    let rows = admin.nodes().await?;
     let counted = counters(State(Arc::clone(&admin))).await?.0;
     let kind = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
     Ok((kind, admin.metrics.page(&rows, &counted)))

@@ -29,13 +29,9 @@ impl Ingress for HubIngress {
         Arc::clone(&self.catalogue.borrow())
     }
 
-    fn residency_allowed(&self, residency: Residency) -> Result<(), String> {
-        match residency {
-            Residency::Anywhere => Ok(()),
-            Residency::Site | Residency::Node => {
-                Err("the hub stands outside every site: send such a request to an agent at the site".to_owned())
-            }
-        }
+    /// The core refuses what must stay at a site, and records that it did: the client can have it explained.
+    fn residency_allowed(&self, _residency: Residency) -> Result<(), String> {
+        Ok(())
     }
 
     async fn ask(&self, ask: Ask) -> Result<mpsc::Receiver<Answer>, Refusal> {

@@ -26,11 +26,18 @@ pub struct Settings {
     pub user: Option<String>,
 }
 
-/// Writes `mosquitto.conf`, `acl`, the authority's certificate and the broker's own identity to `dir`.
+/// Writes `mosquitto.conf`, `acl`, the authority's certificate and the broker's own identity to `dir`. The broker serves
+/// nothing to `revoked` nodes; of one that is revoked later it knows when the files are written and read again.
 ///
 /// # Errors
 /// A file could not be written, or no identity could be made.
-pub fn write(dir: &Path, authority: &Authority, hub: &NodeId, settings: &Settings, now: UnixTime) -> io::Result<()> {
+pub fn write(
+    dir: &Path,
+    authority: &Authority,
+    (hub, revoked): (&NodeId, &[NodeId]),
+    settings: &Settings,
+    now: UnixTime,
+) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let dir = dir.canonicalize()?;
     let own = Some(settings.listen.ip()).filter(|ip| !ip.is_unspecified());
@@ -39,12 +46,12 @@ pub fn write(dir: &Path, authority: &Authority, hub: &NodeId, settings: &Setting
     write_private(&dir.join("ca.pem"), authority.certificate_pem().as_bytes())?;
     write_private(&dir.join("broker.pem"), identity.certificate.pem.as_bytes())?;
     write_private(&dir.join("broker.key"), identity.key_pem.as_bytes())?;
-    write_private(&dir.join("acl"), acl(hub).as_bytes())?;
+    write_private(&dir.join("acl"), acl(hub, revoked).as_bytes())?;
     write_private(&dir.join("mosquitto.conf"), configuration(&dir, settings).as_bytes())
 }
 
-/// A broker's rules: each node its own topics, the hub everything of ours.
-fn acl(hub: &NodeId) -> String {
+/// A broker's rules: each node its own topics, the hub everything of ours, revoked nodes nothing.
+fn acl(hub: &NodeId, revoked: &[NodeId]) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
         // Writing to a string cannot fail.
@@ -52,6 +59,10 @@ fn acl(hub: &NodeId) -> String {
     };
     line(format!("user {}", hub.topic_level()));
     line(format!("topic readwrite {PREFIX}/#"));
+    for node in revoked {
+        line(format!("user {}", node.topic_level()));
+        line(format!("topic deny {PREFIX}/#"));
+    }
     line(String::new());
     for kind in ["status", "inventory", "telemetry", "plan-ack", "records"] {
         line(format!("pattern write {PREFIX}/nodes/%u/{kind}"));
@@ -104,7 +115,9 @@ mod tests {
         use shared::plan::Layer;
         use shared::wire::mqtt::Topic;
         let hub = NodeId::new("cloud/hub").expect("good");
-        let rules = acl(&hub);
+        let thrown_out = NodeId::new("eu/out").expect("good");
+        let rules = acl(&hub, &[thrown_out]);
+        assert!(rules.contains("user eu.out\ntopic deny tidegate/v1/#\n"), "{rules}");
         let node = NodeId::new("eu/n").expect("good");
         let own = [
             Topic::Status(node.clone()),

@@ -1,5 +1,6 @@
 //! What operators ask for, and the snapshots that they see.
 
+use super::fleet::Member;
 use super::rows::ReplicaRow;
 use super::{AdminOperation, AdminReply, Change, Hub, HubEffect, NodeRow, PlanRow, TotalRow};
 use shared::fleet::{Aged, ReplicaReport};
@@ -26,7 +27,7 @@ impl Hub {
         labels.extend(member.labels.clone());
         Some(NodeRow {
             node: node.clone(),
-            tier: member.inventory.as_ref().map(|inventory| inventory.tier).unwrap_or_default(),
+            tier: member.inventory.as_ref().map(|inventory| inventory.tier),
             state: member.shown,
             draining: member.drained,
             revoked: member.is_revoked(),
@@ -79,7 +80,7 @@ impl Hub {
             AdminOperation::RemoveService(id) => self.remove_service(now, &id, effects),
             AdminOperation::Nodes => AdminReply::Nodes(self.nodes(now)),
             AdminOperation::Revoke(node) => self.revoke(now, &node, effects),
-            AdminOperation::Drain { node, drain } => found(self.fleet.drain(now, &node, drain, effects), &node),
+            AdminOperation::Drain { node, drain } => self.drain(now, &node, drain, effects),
             AdminOperation::Plans => AdminReply::Plans(self.plans(now)),
             AdminOperation::SetDispatch(setting) => self.set_dispatch(setting, effects),
             AdminOperation::Totals => AdminReply::Totals(self.totals().to_vec()),
@@ -115,6 +116,13 @@ impl Hub {
         found(known, node)
     }
 
+    fn drain(&mut self, now: Moment, node: &NodeId, drain: bool, effects: &mut Vec<HubEffect>) -> AdminReply {
+        if self.fleet.member(node).is_some_and(Member::is_revoked) {
+            return AdminReply::Refused(revoked(node));
+        }
+        found(self.fleet.drain(now, node, drain, effects), node)
+    }
+
     fn set_dispatch(&mut self, setting: DispatchSetting, effects: &mut Vec<HubEffect>) -> AdminReply {
         if let Err(bad) = Dispatcher::new(&setting) {
             return AdminReply::Refused(bad.to_string());
@@ -123,6 +131,13 @@ impl Hub {
         self.rounds.set_dispatch(setting);
         AdminReply::Done
     }
+}
+
+/// Why a node that was thrown out cannot be drained, and what would be right.
+pub(crate) fn revoked(node: &NodeId) -> String {
+    format!(
+        "`{node}` was revoked, so it gets no work anyway: let it join again with a token from `cloud-hub token`, then drain it"
+    )
 }
 
 fn found(known: bool, node: &NodeId) -> AdminReply {

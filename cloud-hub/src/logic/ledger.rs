@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// Rows of sums. A thousand services on ten nodes each; what exceeds it is counted in all but not apart.
 const ROWS_MAX: usize = 10_000;
 /// Requests that are remembered, so that a record that is sent again is summed once. Agents send again what was not
-/// acknowledged, at most a few messages of 64; beyond that a repeated record would be summed twice, never stored twice.
+/// acknowledged, at most a few messages of 64; beyond that a repeated record would be summed twice. The store keeps it once.
 const RECENT_MAX: usize = 8_192;
 
 /// The sums.
@@ -83,10 +83,11 @@ fn add_to(totals: &mut Totals, record: &Record) {
     totals.output_tokens += u64::from(actual.usage.output.0);
     if let Some(energy) = actual.energy {
         // A sum beyond what is believed stays where it is.
-        totals.energy = Joules::new(totals.energy.get() + energy.get()).unwrap_or(totals.energy);
+        let sum = totals.energy.map_or(energy, |before| Joules::new(before.get() + energy.get()).unwrap_or(before));
+        totals.energy = Some(sum);
     }
     if let Some(money) = actual.money {
-        totals.money += money;
+        *totals.money.get_or_insert_default() += money;
     }
     totals.wished += u64::from(record.attained.is_some());
     totals.attained += u64::from(record.attained == Some(true));

@@ -23,6 +23,7 @@ mod rows;
 mod tests;
 mod views;
 
+pub(crate) use admin::revoked;
 pub use config::{HubConfig, PolicyChoice, Restored, RestoredNode};
 pub use effect::{AdminReply, Change, HubEffect, Note};
 pub use event::{AdminOperation, Connection, HubEvent, NodeMessage, ReplyToken, Stream};

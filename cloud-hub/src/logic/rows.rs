@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 pub struct NodeRow {
     /// Which.
     pub node: NodeId,
-    /// Its level.
-    pub tier: Tier,
+    /// Its level, if it said so in this life of the hub.
+    pub tier: Option<Tier>,
     /// Its state, the operator's wish included.
     pub state: NodeState,
     /// Whether an operator wants it empty.
@@ -41,7 +41,7 @@ pub struct NodeRow {
     pub plans: Vec<PlanRow>,
     /// How many of its reports were dropped, by field.
     pub faults: BTreeMap<String, u64>,
-    /// What was wrong with the last one.
+    /// What was wrong with the last one of its session.
     pub last_fault: Option<String>,
     /// Relayed streams that it has open.
     pub relays_open: u32,
@@ -103,10 +103,12 @@ pub struct Totals {
     pub prompt_tokens: u64,
     /// Generated tokens.
     pub output_tokens: u64,
-    /// Energy, of those where it is known.
-    pub energy: Joules,
-    /// Money, of those where it is known.
-    pub money: MicroDollars,
+    /// Energy of those where it is known; absent while it is known of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy: Option<Joules>,
+    /// Money of those where it is known; absent while it is known of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub money: Option<MicroDollars>,
     /// How many wished for times.
     pub wished: u64,
     /// How many of those got them.

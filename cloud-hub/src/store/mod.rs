@@ -17,7 +17,7 @@ mod tests;
 
 pub use meta::Meta;
 pub use records::{RecordLimits, StoredRecord};
-pub use registry::{NodeRow, StoredCertificate};
+pub use registry::{Certified, NodeRow, StoredCertificate};
 pub use services::CatalogueError;
 pub use tokens::{NewToken, TokenRow};
 

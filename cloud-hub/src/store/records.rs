@@ -60,7 +60,8 @@ pub struct StoredRecord {
 }
 
 impl Db {
-    /// Keeps a record, and deletes the oldest ones beyond the limits.
+    /// Keeps a record, and deletes the oldest ones beyond the limits. One that is kept already (an agent sends again what was
+    /// not acknowledged) stays as it is.
     ///
     /// # Errors
     /// [`StoreError`] when it cannot be written.
@@ -68,17 +69,23 @@ impl Db {
         let json =
             serde_json::to_string(record).map_err(|error| StoreError::Damaged { what: "a record", why: error.to_string() })?;
         let bytes = json.len() as u64;
-        self.quick
+        let added = self
+            .quick
             .execute(
-                "INSERT INTO records (request, at, bytes, json) VALUES (?1, ?2, ?3, ?4)",
+                "INSERT INTO records (request, ingress, at, bytes, json) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (request, ingress) DO NOTHING",
                 params![
                     record.request.to_string(),
+                    record.ingress.as_str(),
                     i64::try_from(at.0).unwrap_or(i64::MAX),
                     i64::try_from(bytes).unwrap_or(i64::MAX),
                     json
                 ],
             )
             .map_err(doing("writing a record"))?;
+        if added == 0 {
+            return Ok(());
+        }
         self.held.bytes += bytes;
         self.held.count += 1;
         if self.held.within(&self.limits) { Ok(()) } else { self.make_room() }

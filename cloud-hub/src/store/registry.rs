@@ -38,6 +38,16 @@ pub struct StoredCertificate {
     pub expires: UnixTime,
 }
 
+/// Something about a node, with when it must have renewed its certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certified<T> {
+    /// What is told of the node.
+    #[serde(flatten)]
+    pub node: T,
+    /// When the last of its good certificates ends; absent when it has none.
+    pub certificate_expires: Option<UnixTime>,
+}
+
 /// How a node joined: enough to give the same key the same answer twice, when the first answer was lost on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Proof {
@@ -273,6 +283,25 @@ impl Db {
             .map_err(doing("reading revoked certificates"))?;
         let rows = query.query_map([], |row| row.get(0)).map_err(doing("reading revoked certificates"))?;
         rows.collect::<rusqlite::Result<_>>().map_err(doing("reading revoked certificates"))
+    }
+
+    /// When the last good certificate of each node ends. Nodes without one are not in it.
+    ///
+    /// # Errors
+    /// [`StoreError`] when they cannot be read.
+    pub fn expiries(&self) -> Result<BTreeMap<NodeId, UnixTime>, StoreError> {
+        let mut query = self
+            .durable
+            .prepare("SELECT node, MAX(expires) FROM certificates WHERE revoked IS NULL GROUP BY node")
+            .map_err(doing("reading certificates"))?;
+        let rows = query
+            .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))
+            .map_err(doing("reading certificates"))?;
+        rows.map(|row| {
+            let (node, expires) = row.map_err(doing("reading certificates"))?;
+            Ok((stored_name(&node)?, moment(expires)))
+        })
+        .collect()
     }
 
     /// Certificates of a node that are good.

@@ -2,12 +2,12 @@
 
 use super::records::Held;
 use super::{Db, Meta, RecordLimits, StoreError, doing};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::path::Path;
 use std::time::Duration;
 
 /// Version of the tables below, kept in SQLite's `user_version`.
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 
 /// How long a command waits while the hub writes, before it gives up.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
@@ -33,9 +33,20 @@ CREATE TABLE plans (
     PRIMARY KEY (scope, layer)
 ) STRICT;
 CREATE TABLE records (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, request TEXT NOT NULL, at INTEGER NOT NULL, bytes INTEGER NOT NULL, json TEXT NOT NULL
+    number INTEGER PRIMARY KEY AUTOINCREMENT, request TEXT NOT NULL, ingress TEXT NOT NULL, at INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, json TEXT NOT NULL
 ) STRICT;
-CREATE INDEX records_by_request ON records (request);
+CREATE UNIQUE INDEX records_once ON records (request, ingress);
+";
+
+/// Version 1 kept a record as often as it came.
+const FROM_VERSION_1: &str = "
+ALTER TABLE records ADD COLUMN ingress TEXT NOT NULL DEFAULT '';
+UPDATE records SET ingress = json_extract(json, '$.ingress');
+DELETE FROM records WHERE number NOT IN (SELECT MIN(number) FROM records GROUP BY request, ingress);
+DROP INDEX records_by_request;
+CREATE UNIQUE INDEX records_once ON records (request, ingress);
+PRAGMA user_version = 2;
 ";
 
 /// Makes a new file with empty tables.
@@ -71,6 +82,17 @@ fn connect(path: &Path, synchronous: &str) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// All of it, or nothing. Whoever opens the file at the same moment waits, and then finds it done.
+fn bring_up(connection: &mut Connection) -> Result<(), StoreError> {
+    let doing = || doing("bringing the tables of an older version up");
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(doing())?;
+    let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(doing())?;
+    if found == 1 {
+        transaction.execute_batch(FROM_VERSION_1).map_err(doing())?;
+    }
+    transaction.commit().map_err(doing())
+}
+
 impl Db {
     /// Opens an existing database.
     ///
@@ -80,11 +102,12 @@ impl Db {
         if !path.exists() {
             return Err(StoreError::Missing(path.to_owned()));
         }
-        let durable = connect(path, "FULL")?;
+        let mut durable = connect(path, "FULL")?;
         let found: i64 =
             durable.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(doing("reading the schema version"))?;
         match found {
             SCHEMA_VERSION => {}
+            1 => bring_up(&mut durable)?,
             _ if found > SCHEMA_VERSION => return Err(StoreError::TooNew { found, known: SCHEMA_VERSION }),
             _ => return Err(StoreError::Damaged { what: "the schema version", why: format!("{found}, want {SCHEMA_VERSION}") }),
         }
@@ -110,5 +133,37 @@ mod tests {
         Connection::open(&path).expect("open").pragma_update(None, "user_version", 99).expect("set");
         let error = Db::open(&path, RecordLimits::default()).expect_err("too new");
         assert!(matches!(error, StoreError::TooNew { found: 99, known: SCHEMA_VERSION }), "{error}");
+    }
+
+    /// The table of records as version 1 had it.
+    const RECORDS_OF_VERSION_1: &str = "
+        DROP TABLE records;
+        CREATE TABLE records (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, request TEXT NOT NULL, at INTEGER NOT NULL, bytes INTEGER NOT NULL,
+            json TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX records_by_request ON records (request);
+        PRAGMA user_version = 1;
+    ";
+
+    #[test]
+    fn a_file_of_version_1_keeps_each_record_once() {
+        let temp = tempfile::tempdir().expect("temp");
+        let path = temp.path().join("hub.db");
+        Store::create(&path, &NodeId::new("cloud/hub").expect("good"), "h:1", UnixTime(7)).expect("made");
+        let old = Connection::open(&path).expect("open");
+        old.execute_batch(RECORDS_OF_VERSION_1).expect("as it was");
+        for (ingress, at) in [("eu/a", 1), ("eu/a", 2), ("eu/b", 3)] {
+            let json = format!(r#"{{"ingress": "{ingress}"}}"#);
+            old.execute("INSERT INTO records (request, at, bytes, json) VALUES ('7', ?1, 9, ?2)", (at, json)).expect("kept");
+        }
+        drop(old);
+        for _ in 0..2 {
+            let db = Db::open(&path, RecordLimits::default()).expect("brought up");
+            let kept = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?));
+            let mut query = db.quick.prepare("SELECT ingress, at FROM records ORDER BY number").expect("a query");
+            let rows: Vec<_> = query.query_map([], kept).expect("read").map(|row| row.expect("a row")).collect();
+            assert_eq!(rows, [("eu/a".to_owned(), 1), ("eu/b".to_owned(), 3)]);
+        }
     }
 }

@@ -88,6 +88,18 @@ fn records_stay_within_their_bounds_and_give_the_disk_back() {
 }
 
 #[test]
+fn a_record_that_comes_twice_is_kept_once() {
+    let (_temp, mut db) = fresh(RecordLimits { bytes_max: u64::MAX, count_max: 100 });
+    for _ in 0..200 {
+        db.add_record(&record(1), NOW).expect("kept");
+    }
+    let elsewhere = Record { ingress: NodeId::new("eu/n").expect("good"), ..record(1) };
+    db.add_record(&elsewhere, NOW).expect("kept");
+    assert_eq!(db.record(RequestId(1)).expect("read").len(), 2, "one for each ingress");
+    assert_eq!(db.last_records(10).expect("read").len(), 2, "repetitions do not count against the limits");
+}
+
+#[test]
 fn the_count_bound_holds_across_a_restart() {
     let (temp, mut db) = fresh(RecordLimits { bytes_max: u64::MAX, count_max: 100 });
     for number in 0..90 {
@@ -151,9 +163,11 @@ fn what_logic_knows_of_a_node_comes_back() {
     db.put_node(&known, expires, NOW).expect("kept");
     assert_eq!(db.restored_nodes().expect("read"), [known.clone()]);
     assert!(db.node(&known.node).expect("read").expect("there").revoked.is_none(), "one good certificate is left");
+    assert_eq!(db.expiries().expect("read").get(&known.node), Some(&expires));
     known.revoked.insert("5f".to_owned());
     db.put_node(&known, expires, NOW).expect("kept");
     assert_eq!(db.node(&known.node).expect("read").expect("there").revoked, Some(NOW));
+    assert!(db.expiries().expect("read").is_empty(), "no good certificate is left");
     assert_eq!(db.revoked_serials(NOW).expect("read"), ["4f", "5f"]);
     assert!(
         db.revoked_serials(expires.plus(std::time::Duration::from_secs(1))).expect("read").is_empty(),

@@ -33,6 +33,10 @@ async fn every_call_needs_the_key_and_says_what_is_wrong() {
     let described: Value =
         world.http.get(format!("{base}/openapi.json")).send().await.expect("answered").json().await.expect("JSON");
     assert!(described["paths"]["/admin/v1/tokens"]["post"].is_object());
+    let operations = described["paths"].as_object().expect("paths").values().flat_map(|path| path.as_object().expect("methods"));
+    for (method, operation) in operations {
+        assert_eq!(operation["tags"], json!(["admin"]), "{method} {operation}");
+    }
     world.stop_hub().await;
 }
 

@@ -39,7 +39,7 @@ async fn with_mosquitto() -> (World, Mosquitto) {
     let dir = world.folder.path().join("mosquitto");
     let hub = state.read_meta().expect("made").hub;
     let now = UnixTime::now(&CertClock::new(0));
-    mosquitto::write(&dir, &state.authority().expect("made"), &hub, &settings, now).expect("written");
+    mosquitto::write(&dir, &state.authority().expect("made"), (&hub, &[]), &settings, now).expect("written");
     let path =
         std::env::var_os("PATH").map(|path| std::env::join_paths(std::env::split_paths(&path).chain(["/usr/sbin".into()])));
     let broker = Command::new("mosquitto")

@@ -114,6 +114,35 @@ async fn a_client_of_the_hub_is_served_by_an_agent() {
     assert_no_canary(world.folder.path());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_stay_at_a_site_is_refused_and_recorded() {
+    let mut world = World::start().await;
+    world.put_service("assistant", "tiny").await;
+    for stream in [false, true] {
+        let body = json!({"model": "assistant", "stream": stream, "messages": [{"role": "user", "content": CANARY}],
+            "tidegate": {"residency": "site"}});
+        let url = format!("http://{}/v1/chat/completions", world.addresses().http);
+        let answer = world.http.post(&url).json(&body).send().await.expect("answered");
+        assert_eq!(answer.status(), 403);
+        let id = answer.headers().get("x-request-id").expect("an id").to_str().expect("text").to_owned();
+        let refusal: Value = answer.json().await.expect("JSON");
+        assert!(refusal["error"]["message"].as_str().is_some_and(|why| why.contains("agent at its site")), "{refusal}");
+        let kept = timeout(PATIENCE, async {
+            loop {
+                let records = world.get(&format!("records/{id}")).await;
+                if let Some(kept) = records.as_array().and_then(|records| records.first()) {
+                    return kept.clone();
+                }
+            }
+        });
+        let kept = kept.await.expect("a record, soon after the answer");
+        assert_eq!(kept["record"]["ingress"], "cloud/hub", "{kept}");
+        assert!(kept["record"]["outcome"].to_string().contains("residency"), "{kept}");
+    }
+    world.stop_hub().await;
+    assert_no_canary(world.folder.path());
+}
+
 /// What clients say must not be in anything that the hub keeps.
 fn assert_no_canary(folder: &std::path::Path) {
     for entry in std::fs::read_dir(folder).expect("a folder") {

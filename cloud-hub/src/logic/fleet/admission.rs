@@ -115,6 +115,10 @@ impl Fleet {
         if let Some(old) = self.unlink(now, &node) {
             self.close(old, Goodbye::Replaced, effects);
         }
+        // The counts stay; but what was wrong before is not what is wrong now.
+        if let Some(member) = self.members.get_mut(&node) {
+            member.faults.last = None;
+        }
         if let Err(why) = epochs.seen(hello, effects) {
             self.fault(&node, "hello", &why, effects);
         }

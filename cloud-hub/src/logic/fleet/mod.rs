@@ -149,7 +149,7 @@ impl Fleet {
         }
     }
 
-    /// A certificate was issued.
+    /// A certificate was issued: the first of a node that joins, or a renewed one.
     pub(super) fn enrolled(
         &mut self,
         node: NodeId,
@@ -159,6 +159,8 @@ impl Fleet {
     ) {
         let fresh = || Member { shown: NodeState::Offline, ..Member::default() };
         let member = self.members.entry(node.clone()).or_insert_with(fresh);
+        // Without a good certificate it joins anew: what an operator wished of the one before is over.
+        member.drained &= !member.serials.is_subset(&member.revoked);
         member.serials.insert(serial);
         if !labels.is_empty() {
             member.labels = labels;

@@ -122,4 +122,10 @@ fn a_broken_replica_in_a_hello_costs_the_replicas_only() {
     assert_eq!(universe.state("site/a"), NodeState::Online);
     assert_eq!(universe.row("site/a").replicas, Vec::new());
     assert_eq!(universe.counter("reports_dropped"), 1);
+    let row = universe.row("site/a");
+    assert!(row.last_fault.is_some() && row.tier.is_none());
+    let again = universe.hello_as("site/a", Instance(1), |_| {});
+    let row = universe.row("site/a");
+    assert_eq!((row.last_fault, universe.closed_with(again)), (None, None), "a fresh session has no fault yet");
+    assert_eq!(row.faults.values().sum::<u64>(), 1, "the counts stay");
 }

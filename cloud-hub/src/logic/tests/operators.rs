@@ -70,11 +70,30 @@ fn a_revoked_node_is_out_everywhere_at_once() {
     let forged = universe.hello_with("far/b", "f0", Instance(3), |_| {});
     assert_eq!(universe.closed_with(forged), Some(&Goodbye::Revoked));
 
+    let drain = AdminOperation::Drain { node: node("far/b"), drain: true };
+    assert!(matches!(universe.operate(drain), AdminReply::Refused(why) if why.contains("far/b") && why.contains("token")));
+
     // After joining anew it is welcome.
     universe.tell(HubEvent::Enrolled { node: node("far/b"), serial: "ee".to_owned(), labels: BTreeMap::new() });
     let fresh = universe.hello_with("far/b", "ee", Instance(4), |_| {});
     assert_eq!(universe.closed_with(fresh), None);
     assert!(!universe.row("far/b").revoked);
+}
+
+#[test]
+fn a_node_that_joins_anew_is_not_drained() {
+    let mut universe = Universe::new();
+    universe.join("far/b");
+    universe.operate(AdminOperation::Drain { node: node("far/b"), drain: true });
+    let renewed = |serial: &str| HubEvent::Enrolled { node: node("far/b"), serial: serial.to_owned(), labels: BTreeMap::new() };
+    universe.tell(renewed("ed"));
+    assert!(universe.row("far/b").draining, "a renewed certificate changes no wish");
+    universe.operate(AdminOperation::Revoke(node("far/b")));
+    universe.tell(renewed("ee"));
+    universe.hello_with("far/b", "ee", Instance(4), |_| {});
+    universe.pass(SECOND);
+    assert_eq!(universe.state("far/b"), NodeState::Online);
+    assert!(!universe.views[&node("far/b")].drain);
 }
 
 #[test]
@@ -152,4 +171,24 @@ fn records_are_taken_once_and_only_from_their_ingress() {
     assert_eq!((totals.len(), totals[0].outcome.as_str(), totals[0].totals.requests), (1, "client_gone", 2));
     assert_eq!((totals[0].totals.wished, totals[0].totals.attained), (2, 0));
     assert_eq!((universe.counter("records"), universe.counter("reports_dropped")), (2, 2));
+}
+
+#[test]
+fn sums_of_what_nobody_knows_are_absent() {
+    let mut universe = Universe::new();
+    let connection = universe.join("site/a");
+    let session = universe.session(connection);
+    let tell = |universe: &mut Universe, number, energy: Option<f64>| {
+        let mut told = record("site/a", number);
+        told.actual.energy = energy.map(|joules| shared::units::Joules::new(joules).expect("an energy"));
+        universe.mqtt("site/a", session, NodeMessage::Records(Records { records: vec![told] }));
+    };
+    tell(&mut universe, 1, None);
+    let shown = serde_json::to_value(&universe.hub.totals()[0].totals).expect("JSON");
+    assert!(shown.get("energy").is_none() && shown.get("money").is_none(), "{shown}");
+    tell(&mut universe, 2, Some(1.5));
+    tell(&mut universe, 3, None);
+    tell(&mut universe, 4, Some(2.0));
+    let totals = &universe.hub.totals()[0].totals;
+    assert_eq!((totals.requests, totals.energy.map(shared::units::Joules::get), totals.money), (4, Some(3.5), None));
 }

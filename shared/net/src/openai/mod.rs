@@ -75,8 +75,8 @@ pub trait Ingress: Clone + Send + Sync + 'static {
     /// What `model` may name.
     fn catalogue(&self) -> Arc<Catalogue>;
 
-    /// Whether a request of this residency may come in here at all. A hub stands outside every site, so it takes
-    /// [`Residency::Anywhere`] only.
+    /// Whether a request of this residency may come in here at all. What is refused here is recorded nowhere; a host whose
+    /// core refuses and records by itself allows everything.
     ///
     /// # Errors
     /// The sentence to show, saying where to send it instead.

@@ -24,7 +24,10 @@ pub fn of_reason(reason: &Reason, counts: &BTreeMap<String, u32>) -> ApiError {
         Reason::Quality { .. } => client(code, "tidegate.min_quality"),
         Reason::Energy(_) => client(code, "tidegate.energy_joules"),
         Reason::Money(_) => client(code, "tidegate.money_microdollars"),
-        Reason::Residency => ApiError::new(StatusCode::FORBIDDEN, PERMISSION, code, message.as_str()).at("tidegate.residency"),
+        Reason::Residency => {
+            let message = format!("{message}; a hub stands outside every site: send it to an agent at its site");
+            ApiError::new(StatusCode::FORBIDDEN, PERMISSION, code, message).at("tidegate.residency")
+        }
         Reason::Deadline { .. } => {
             ApiError::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "deadline_exceeded", message.as_str()).no_retry()
         }
