@@ -13,6 +13,7 @@ use shared::policy::{allocation, dispatch};
 use shared::wire::JoinToken;
 use shared_net::host::{ConfigError, Loaded, NotStopped, Sources, StateError, StateFolder, init_tracing, load, shutdown_signal};
 use shared_net::join::{JoinError, join};
+use shared_net::say;
 use shared_net::tls::{CertClock, Identity, TlsError};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -205,12 +206,12 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         }
         Command::Config { what: ConfigCommand::Check { settings } } => {
             settings.load()?.value.validate()?;
-            println!("the configuration is good");
+            say!("the configuration is good");
             Ok(())
         }
         Command::Config { what: ConfigCommand::Show { settings } } => {
             for line in settings.load()?.shown {
-                println!("{} = {}    # {}", line.key, line.value, line.origin);
+                say!("{} = {}    # {}", line.key, line.value, line.origin);
             }
             Ok(())
         }
@@ -219,7 +220,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
             Ok(())
         }
         Command::Replay { file } => {
-            println!("{} events, the same effects", capture::replay(&file)?);
+            say!("{} events, the same effects", capture::replay(&file)?);
             Ok(())
         }
     }
@@ -261,7 +262,7 @@ async fn join_fleet(config: &Config, token: &JoinToken, name: Option<String>) ->
     // The certificate last: without it, the folder counts as one that has not joined.
     member.save(folder.path())?;
     joined.identity.save(folder.path())?;
-    println!("joined as {} at hub {}; now: edge-node run --state {}", joined.identity.node(), joined.hub, config.state.display());
+    say!("joined as {} at hub {}; now: edge-node run --state {}", joined.identity.node(), joined.hub, config.state.display());
     Ok(())
 }
 
@@ -334,20 +335,20 @@ async fn ask<T: DeserializeOwned>(config: &Config, page: &str) -> Result<T, Comm
 
 fn show<T: serde::Serialize>(json: bool, value: &T, page: String) -> Result<(), CommandError> {
     if json {
-        println!("{}", serde_json::to_string_pretty(value)?);
+        say!("{}", serde_json::to_string_pretty(value)?);
     } else {
-        println!("{page}");
+        say!("{page}");
     }
     Ok(())
 }
 
 fn list_policies() {
-    println!("dispatch (where each request runs):");
+    say!("dispatch (where each request runs):");
     for row in dispatch::TABLE {
-        println!("  {:<16} {}", row.name, row.summary);
+        say!("  {:<16} {}", row.name, row.summary);
     }
-    println!("allocation (how the node is divided):");
+    say!("allocation (how the node is divided):");
     for row in allocation::TABLE {
-        println!("  {:<16} {}", row.name, row.summary);
+        say!("  {:<16} {}", row.name, row.summary);
     }
 }

@@ -14,6 +14,7 @@ use crate::state::{StateDir, StateError};
 use clap::{Args, Parser, Subcommand};
 use shared::ids::{NodeId, RequestId};
 use shared_net::host::{Loaded, Sources, load};
+use shared_net::say;
 use std::path::PathBuf;
 
 pub use reach::ReachError;
@@ -210,7 +211,7 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Explain { request, json } => explain::explain(&plain()?, request, json).await,
         Command::Config { action } => show_config(&place.load(Vec::new())?, &action),
         Command::Policies => {
-            print!("{}", nodes::policies());
+            say!("{}", nodes::policies().trim_end());
             Ok(())
         }
         Command::MosquittoConf { dir, listen, user } => write_mosquitto(&plain()?, &dir, &Settings { listen, user }),
@@ -224,18 +225,18 @@ fn init(config: &Config, name: &NodeId, address: &str) -> Result<(), CliError> {
     let state = StateDir::at(&config.state);
     let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(0));
     let authority = state.init(name, address, now)?;
-    println!("Made the fleet of {name} in {}.", state.path().display());
-    println!("Authority (SHA-256): {}", authority.fingerprint());
-    println!("Next: `cloud-hub serve --state {0}`, then `cloud-hub token --state {0} --site SITE`.", state.path().display());
+    say!("Made the fleet of {name} in {}.", state.path().display());
+    say!("Authority (SHA-256): {}", authority.fingerprint());
+    say!("Next: `cloud-hub serve --state {0}`, then `cloud-hub token --state {0} --site SITE`.", state.path().display());
     Ok(())
 }
 
 fn show_config(loaded: &Loaded<Config>, action: &ConfigAction) -> Result<(), CliError> {
     match action {
-        ConfigAction::Check => println!("The configuration can be used."),
+        ConfigAction::Check => say!("The configuration can be used."),
         ConfigAction::Show => {
             for line in &loaded.shown {
-                println!("{} = {}  # {}", line.key, line.value, line.origin);
+                say!("{} = {}  # {}", line.key, line.value, line.origin);
             }
         }
     }
@@ -248,7 +249,7 @@ fn write_mosquitto(config: &Config, dir: &std::path::Path, settings: &Settings) 
     let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(meta.clock.0));
     mosquitto::write(dir, &state.authority()?, &meta.hub, settings, now)
         .map_err(|source| CliError::Io { doing: format!("writing Mosquitto's files to {}", dir.display()), source })?;
-    println!("Start the broker: mosquitto -c {}", dir.join("mosquitto.conf").display());
-    println!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", settings.listen.port());
+    say!("Start the broker: mosquitto -c {}", dir.join("mosquitto.conf").display());
+    say!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", settings.listen.port());
     Ok(())
 }

@@ -8,6 +8,7 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use shared::ids::{ServiceId, VariantId};
 use shared::units::{Bytes, Quality, Tokens};
 use shared::work::{Catalogue, Service, Variant};
+use shared_net::say;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
@@ -78,13 +79,13 @@ impl ServiceAction {
                     None => arguments.merged(&reach.services().await?)?,
                 };
                 reach.put_service(&service).await?;
-                println!("The fleet serves `{}` with {} variants.", service.id, service.variants.len());
+                say!("The fleet serves `{}` with {} variants.", service.id, service.variants.len());
             }
-            Self::List { json: true } => println!("{}", pretty(&reach.services().await?)),
-            Self::List { json: false } => println!("{}", table(&reach.services().await?)),
+            Self::List { json: true } => say!("{}", pretty(&reach.services().await?)),
+            Self::List { json: false } => say!("{}", table(&reach.services().await?)),
             Self::Remove { id } => {
                 reach.remove_service(&id).await?;
-                println!("The fleet no longer serves `{id}`.");
+                say!("The fleet no longer serves `{id}`.");
             }
         }
         Ok(())
