@@ -232,10 +232,23 @@ fn blame<T: DeserializeOwned>(base: &Tree, leaves: &[Leaf], defaults: &Json) -> 
             key: leaf.key(),
             value: if hidden { "(hidden)".to_owned() } else { format!("`{}`", leaf.value) },
             origin: leaf.origin.clone(),
-            why: if hidden { "of another kind than wanted".to_owned() } else { error.to_string() },
+            why: if hidden {
+                "of another kind than wanted".to_owned()
+            } else {
+                choices::<T>(leaf, defaults).unwrap_or_else(|| error.to_string())
+            },
             default: at(defaults, &leaf.path).map_or_else(|| "absent".to_owned(), |default| format!("`{default}`")),
         })))
     })
+}
+
+/// The choices that there are, where the value is none of them.
+fn choices<T: DeserializeOwned>(leaf: &Leaf, defaults: &Json) -> Option<String> {
+    let mut whole = defaults.clone();
+    let place = leaf.path.iter().try_fold(&mut whole, |at, key| at.get_mut(key))?;
+    *place = Json::String(leaf.value.clone().into_string().ok()?);
+    let why = serde_json::from_value::<T>(whole).err()?.to_string();
+    why.starts_with("unknown variant").then_some(why)
 }
 
 fn show<T: Serialize>(value: &T, leaves: &[Leaf]) -> Result<Vec<Shown>, ConfigError> {
