@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use shared::plan::DispatchSetting;
 use shared_net::host::LogSettings;
 use shared_net::openai::FrontConfig;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// Everything that can be configured.
@@ -63,7 +63,7 @@ pub struct QuicSection {
 
 impl Default for QuicSection {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 7443)) }
+        Self { listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7443)) }
     }
 }
 
@@ -112,7 +112,7 @@ pub struct MqttSection {
 
 impl Default for MqttSection {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8883)), external: String::new(), advertise: String::new() }
+        Self { listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883)), external: String::new(), advertise: String::new() }
     }
 }
 

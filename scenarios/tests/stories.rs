@@ -575,3 +575,23 @@ fn trouble(dice: &mut Dice) -> [usize; 4] {
     fleet.over();
     counts
 }
+
+#[test]
+fn orphans_of_a_dead_hub_are_cancelled_within_two_seconds() {
+    let mut fleet = Fleet::new();
+    let relayed = fleet.universe.ask(fleet.left, |id| request(id, Needs::default(), 4_000));
+    let own = fleet.universe.ask_hub(|id| request(id, Needs::default(), 4_000));
+    let (left, cloud) = (fleet.left, fleet.cloud);
+    assert!(
+        fleet.universe.until(Micros::from_secs(5), |universe| [relayed, own].iter().all(|id| universe.client(*id).tokens > 3))
+    );
+    fleet.universe.kill_hub();
+    assert!(
+        fleet.universe.until(Micros::from_secs(2), |universe| universe.executing(cloud) == 0),
+        "nobody can read what it writes"
+    );
+    // The agent's own client goes on elsewhere, or is told why not.
+    let served = |universe: &Universe| universe.executing(left) == 1 || universe.client(relayed).answer.is_some();
+    assert!(fleet.universe.until(Micros::from_secs(5), served));
+    fleet.over();
+}

@@ -25,6 +25,7 @@ fn replica(slots: u32, rate: f64) -> ReplicaReport {
         load: Load { slots, queue_max: 4, ..Load::default() },
         memory: Bytes(1),
         context: Tokens(4096),
+        weights_sha256: None,
         capabilities: vec![],
         profile: Some(Profile {
             prompt: TokenRate::new(10.0 * rate).expect("rate"),
@@ -390,4 +391,20 @@ fn stale_is_not_idle() {
     story.now = story.now + Micros::from_secs(16);
     story.tell(Event::Arrived(request(1)));
     assert_eq!(story.sent().map(|(at, _)| at), Some(node("s/edge")), "only the node itself is fresh");
+}
+
+#[test]
+fn what_a_chat_template_adds_is_learnt() {
+    let mut story = Story::new(50.0, 1.0, 1.0);
+    for id in 1..=12 {
+        story.tell(Event::Arrived(request(id)));
+        let (_, attempt) = story.sent().expect("runs");
+        story.tell(Event::Engine(attempt, AttemptEvent::Ended(Finish::Stop, Usage { prompt: Tokens(34), ..USAGE })));
+    }
+    story.tell(Event::Arrived(request(13)));
+    let seen = story.effects.iter().find_map(|effect| match effect {
+        Effect::Run(header) => Some(header.prompt),
+        _ => None,
+    });
+    assert_eq!(seen, Some(Tokens(34)), "ten were guessed from the text, and the template adds 24");
 }

@@ -14,6 +14,8 @@ import time
 import openai
 
 PROMPT = "Tell me about the tide, in a few words."
+# Something to go on with: after a whole sentence a model may well find that all has been said.
+BEGINNING = "Once upon a time, by the sea, there was a"
 MESSAGES = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": PROMPT}]
 
 
@@ -50,7 +52,7 @@ class Checks:
         return self.client.chat.completions.create(**{**options, **more})
 
     def completion(self, **more):
-        options = {"model": self.model, "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+        options = {"model": self.model, "prompt": BEGINNING, "max_tokens": 12, "temperature": 0}
         return self.client.completions.create(**{**options, **more})
 
     def models_are_listed(self):

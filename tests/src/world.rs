@@ -1,7 +1,7 @@
 //! A fleet of processes for one story.
 
 use scenarios::emulate::client::{Client, Question, Reply};
-use scenarios::emulate::fleet::{AgentPlan, Fleet, HubPlan};
+use scenarios::emulate::fleet::{AgentPlan, Broker, Fleet, HubPlan};
 use scenarios::emulate::relay::{Delays, Relay};
 use scenarios::emulate::wait::until;
 use serde_json::{Value, json};
@@ -36,9 +36,17 @@ impl World {
     /// # Panics
     /// When the hub does not start; the message holds the end of its log.
     pub async fn new(services: Vec<Service>, config: &str) -> Self {
+        Self::with(Broker::Embedded, services, config).await
+    }
+
+    /// The same with a broker of choice.
+    ///
+    /// # Panics
+    /// When the hub or the broker does not start.
+    pub async fn with(broker: Broker, services: Vec<Service>, config: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the fleet");
         let name = NodeId::new("cloud/hub").expect("a hub's name");
-        let plan = HubPlan { name, heartbeat: HEARTBEAT, services, config: config.to_owned() };
+        let plan = HubPlan { name, heartbeat: HEARTBEAT, services, broker, config: config.to_owned() };
         let fleet = Fleet::start(&folder.path().join("fleet"), plan).await.unwrap_or_else(|error| panic!("the hub: {error}"));
         Self { fleet, client: Client::new().expect("an HTTP client"), folder: Some(folder) }
     }

@@ -135,3 +135,88 @@ fn option(choice: &Choice) -> String {
         candidate.node, candidate.variant, candidate.hop, estimate.first_token, estimate.total
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::estimate::Estimate;
+    use shared::fleet::Hop;
+    use shared::ids::{AttemptId, NodeId, PlanEpoch, ServiceId, VariantId};
+    use shared::plan::{Actual, Candidate, Decision, Finish, Reason, Rejected, Split, Usage};
+    use shared::units::{Fraction, Moment, Quality, Tokens};
+    use shared::work::Needs;
+    use std::collections::BTreeMap;
+
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name).expect("good")
+    }
+
+    fn decision(attempt: AttemptId) -> Decision {
+        let variant = VariantId::new("tiny").expect("good");
+        let candidate = Candidate { node: node("cloud/gpu"), hop: Hop::Relay, variant: variant.clone(), split: Split::Whole };
+        let estimate = Estimate {
+            first_token: Micros::from_millis(120),
+            wait: Micros::ZERO,
+            per_token: Micros::from_millis(10),
+            total: Micros::from_millis(900),
+            spread: Fraction::default(),
+            energy: None,
+            money: None,
+            quality: Quality::default(),
+        };
+        Decision {
+            attempt,
+            at: Moment(0),
+            policy: "min-latency".to_owned(),
+            verdict: Verdict::Assign(Choice { candidate, estimate }),
+            others: Vec::new(),
+            rejected: vec![Rejected { node: node("eu/n"), variant, reason: Reason::Busy }],
+            counts: BTreeMap::from([("busy".to_owned(), 1)]),
+            fingerprint: 1,
+            grant: PlanEpoch::default(),
+            age: Micros::from_millis(40),
+            degraded: true,
+        }
+    }
+
+    #[test]
+    fn the_story_names_chosen_rejected_predicted_and_actual() {
+        let request = RequestId(7);
+        let usage = Usage { output: Tokens(9), ..Usage::default() };
+        let actual =
+            Actual { first_token: Some(Micros::from_millis(150)), total: Micros::from_millis(800), usage, ..Actual::default() };
+        let outcome = Outcome::Answered(Finish::Stop);
+        let attempt = AttemptRecord {
+            decision: decision(AttemptId { request, number: 0 }),
+            actual: actual.clone(),
+            outcome: Some(outcome.clone()),
+        };
+        let record = Record {
+            request,
+            ingress: node("eu/edge"),
+            service: ServiceId::new("assistant").expect("good"),
+            needs: Needs::default(),
+            arrived: Moment(0),
+            waited: Micros::from_millis(30),
+            attempts: vec![attempt],
+            served_by: Some((node("cloud/gpu"), VariantId::new("tiny").expect("good"))),
+            quality: None,
+            actual,
+            outcome,
+            attained: None,
+        };
+        let told = story(&record);
+        for part in [
+            "came in at eu/edge",
+            "waited 30 ms",
+            "by `min-latency`, without the hub",
+            "chosen    cloud/gpu tiny (Relay): predicted first token 120 ms, total 900 ms",
+            "rejected  eu/n tiny: busy",
+            "actual    answered: first token 150 ms, total 800 ms",
+            "answered by cloud/gpu with tiny",
+            "9 tokens",
+        ] {
+            assert!(told.contains(part), "no `{part}` in:\n{told}");
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! Drivers: bytes become events, effects become actions. Nothing is decided here.
 //!
-//! [`driver`] owns the core and is the only one that touches it; everything else is a task that sends it [`input::Input`]s and
-//! does what its effects say: [`links`] (agents over QUIC), [`relay`], [`attempt`] (the hub's own requests on their way to an
-//! executor), [`ingress`] (the OpenAI API), [`mqtt`], [`admin`] and [`metrics`].
+//! `driver` owns the core and is the only one that touches it; everything else is a task that sends it `input::Input`s and
+//! does what its effects say: `links` (agents over QUIC), `relay`, `attempt` (the hub's own requests on their way to an
+//! executor), `ingress` (the OpenAI API), `mqtt`, `admin` and `metrics`.
 
 pub mod admin;
 pub mod api;

@@ -120,7 +120,7 @@ impl Db {
         Ok(())
     }
 
-    /// The newest records, newest first; at most [`READ_MAX`].
+    /// The newest records, newest first; at most 10,000.
     ///
     /// # Errors
     /// [`StoreError`] when they cannot be read.

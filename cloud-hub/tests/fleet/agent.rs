@@ -42,6 +42,7 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
         load: Load { slots: 4, active: 0, queued: 0, queue_max: 8, backlog: Tokens(0) },
         memory: Bytes(1_000),
         context: Tokens(2_048),
+        weights_sha256: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),

@@ -108,6 +108,7 @@ impl Profiled {
             load: Load { slots: config.slots, ..Load::default() },
             memory: config.memory,
             context: config.context,
+            weights_sha256: None,
             capabilities: config.capabilities.clone(),
             profile: Some(profile.clone()),
         });

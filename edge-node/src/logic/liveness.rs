@@ -24,6 +24,10 @@ impl Liveness {
     /// of five seconds, since a path that swallows everything is worse than none.
     const SILENCE_MAX: Micros = Micros::from_secs(3);
 
+    /// What is left of the silence once something else spoke against the other end: an answer to the question that is then asked at
+    /// once takes one round trip, and no usable path takes longer than this.
+    const DOUBT_MAX: Micros = Micros::from_millis(1_500);
+
     pub(super) fn new(now: Moment, rtt: Option<Micros>) -> Self {
         Self { since: now, heard: now, asked: None, next: now, number: 0, rtt, jitter: None }
     }
@@ -31,6 +35,12 @@ impl Liveness {
     /// Something came from the other end.
     pub(super) fn heard(&mut self, now: Moment) {
         self.heard = now;
+    }
+
+    /// Something else says that the other end may be dead: ask at once, and wait less long.
+    pub(super) fn doubt(&mut self, now: Moment) {
+        self.heard = self.heard.min(now.before(Self::SILENCE_MAX - Self::DOUBT_MAX));
+        self.next = now;
     }
 
     /// The answer to question `number` came.
@@ -103,5 +113,19 @@ mod tests {
         assert_eq!(life.rtt(), Some(Micros(90_000)), "an eighth of the news");
         assert!(!life.is_silent(second(4)));
         assert!(life.is_silent(Moment(4_160_000)));
+    }
+
+    #[test]
+    fn doubt_asks_at_once_and_an_answer_ends_it() {
+        let (start, later) = (Moment(10_000_000), |ms: u64| Moment(10_000_000 + ms * 1_000));
+        let mut life = Liveness::new(start, None);
+        assert!(life.question(start).is_some());
+        life.answered(later(10), 1);
+        life.doubt(later(100));
+        let asked = life.question(later(100)).expect("at once");
+        assert!(!life.is_silent(later(1_599)));
+        assert!(life.is_silent(later(1_600)));
+        life.answered(later(150), asked);
+        assert!(!life.is_silent(later(3_000)));
     }
 }

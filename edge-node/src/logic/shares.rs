@@ -109,6 +109,7 @@ mod tests {
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),
             context: Tokens(2_048),
+            weights_sha256: None,
             capabilities: Vec::new(),
             profile: None,
         }

@@ -221,7 +221,14 @@ impl Uplink {
                 return Change::BrokerCameUp;
             }
             (BrokerEvent::Down(_), Broker::Connecting { .. }) => self.broker_lost(now, Micros::ZERO),
-            (BrokerEvent::Down(_), Broker::Up { since }) => self.broker_lost(now, now.since(*since)),
+            (BrokerEvent::Down(_), Broker::Up { since }) => {
+                let lasted = now.since(*since);
+                self.broker_lost(now, lasted);
+                // The kernel closes a dead process' TCP at once, while QUIC is found out by silence: is the hub still there?
+                if let State::Up { life, .. } = &mut self.state {
+                    life.doubt(now);
+                }
+            }
             _ => {}
         }
         Change::Nothing

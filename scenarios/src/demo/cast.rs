@@ -1,7 +1,7 @@
 //! Who takes part: a hub and a cloud agent, and two edges at one site behind cables.
 
 use super::DemoError;
-use crate::emulate::fleet::{AgentPlan, FleetError, HubPlan};
+use crate::emulate::fleet::{AgentPlan, Broker, FleetError, HubPlan};
 use crate::emulate::relay::Delays;
 use shared::ids::{NodeId, ScopeId, ServiceId, VariantId};
 use shared::units::{Bytes, Quality, Tokens};
@@ -51,6 +51,7 @@ impl Cast {
             name: self.hub.clone(),
             heartbeat: Duration::from_secs(1),
             services: vec![service()?],
+            broker: Broker::Embedded,
             config: String::new(),
         })
     }

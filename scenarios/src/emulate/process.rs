@@ -34,6 +34,14 @@ pub enum ProcessError {
         /// Where it was looked for.
         beside: PathBuf,
     },
+    /// A program of others is not on this machine.
+    #[error("no {name}: install it; it was looked for at {looked}")]
+    Missing {
+        /// Its name.
+        name: &'static str,
+        /// Where it was looked for.
+        looked: String,
+    },
     /// It could not be started, or its log not be written.
     #[error("starting {name}")]
     Start {
@@ -154,7 +162,10 @@ impl Program {
         if let Some(mut out) = process.child.stdout.take() {
             out.read_to_string(&mut printed).map_err(|source| self.not_started(source))?;
         }
-        if status.success() { Ok(printed) } else { Err(self.ended(status)) }
+        if status.success() {
+            return Ok(printed);
+        }
+        Err(ProcessError::Ended { name: self.name.clone(), status, tail: format!("{printed}{}", self.log_tail()) })
     }
 
     fn command(&self) -> Command {

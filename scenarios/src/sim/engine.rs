@@ -54,6 +54,7 @@ impl Truth {
             load: Load { slots: self.slots, ..Load::default() },
             memory: Bytes(100_000_000),
             context: Tokens(8_192),
+            weights_sha256: None,
             capabilities: Vec::new(),
             profile: Some(Profile {
                 prompt: rate(self.per_prompt_token),

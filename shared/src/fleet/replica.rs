@@ -80,6 +80,9 @@ pub struct ReplicaReport {
     pub memory: Bytes,
     /// Longest prompt and output together, as loaded.
     pub context: Tokens,
+    /// SHA-256 of the weights file as the engine read it, in hex; absent where the weights are out of reach (an upstream).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_sha256: Option<String>,
     /// Names of API features that it serves beyond plain text, such as `tools`.
     #[serde(default)]
     pub capabilities: Vec<String>,

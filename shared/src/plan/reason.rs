@@ -49,6 +49,9 @@ pub enum Reason {
     /// The replica has failed.
     #[error("replica failed: {0}")]
     ReplicaFailed(String),
+    /// The replica of this name has other weights than the catalogue says.
+    #[error("its weights are not those of the catalogue")]
+    Weights,
     /// No measured speed: unknown is not zero.
     #[error("speed not measured yet")]
     NoProfile,
@@ -64,7 +67,7 @@ pub enum Reason {
         wanted: Quality,
     },
     /// Prompt and output do not fit the context.
-    #[error("{wanted} do not fit a context of {context}")]
+    #[error("about {wanted} do not fit a context of {context}")]
     Context {
         /// Prompt and output together.
         wanted: Tokens,
@@ -131,6 +134,7 @@ impl Reason {
             Self::NoReplica => "no_replica",
             Self::Loading => "loading",
             Self::ReplicaFailed(_) => "replica_failed",
+            Self::Weights => "weights",
             Self::NoProfile => "no_profile",
             Self::Residency => "residency",
             Self::Quality { .. } => "quality",

@@ -6,7 +6,7 @@ use super::limits::RECONSIDER_EVERY;
 use super::retry::{RetryBudget, Suspects};
 use super::ticket::Ticket;
 use crate::fleet::{FleetDelta, FleetView, NodeState, PathReport, ReplicaReport, Tier};
-use crate::ids::{AttemptId, NodeId, RequestId, VariantId};
+use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use crate::plan::{DispatchSetting, Failure, Grant, Reason};
 use crate::policy::BadPolicy;
 use crate::policy::dispatch::Dispatcher;
@@ -57,6 +57,8 @@ pub struct RequestCore {
     #[serde(with = "crate::pairs")]
     pub(super) open: BTreeMap<(NodeId, VariantId), u32>,
     pub(super) retries: RetryBudget,
+    /// By how many tokens executors counted more in chat prompts than was estimated: what templates add.
+    pub(super) template_tokens: BTreeMap<ServiceId, u32>,
     /// Something changed that a waiting request may have waited for.
     pub(super) changed: bool,
 }
@@ -84,6 +86,7 @@ impl RequestCore {
             suspects: Suspects::default(),
             open: BTreeMap::new(),
             retries: RetryBudget::default(),
+            template_tokens: BTreeMap::new(),
             changed: false,
         };
         if core.config.executes {

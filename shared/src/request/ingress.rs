@@ -2,7 +2,7 @@
 
 use super::core::RequestCore;
 use super::event::{AttemptEvent, Effect};
-use super::limits::{ATTEMPTS_MAX, REQUESTS_MAX};
+use super::limits::{ATTEMPTS_MAX, REQUESTS_MAX, TEMPLATE_LEARNT_BELOW};
 use super::retry::not_resumable;
 use super::ticket::{Stage, Ticket};
 use crate::estimate::price;
@@ -10,12 +10,15 @@ use crate::fleet::{FleetDelta, Load};
 use crate::ids::{AttemptId, NodeId, RequestId, VariantId};
 use crate::plan::{Actual, Candidate, Failure, Finish, Outcome, Reason, Usage};
 use crate::policy::dispatch::DispatchEvent;
-use crate::units::{Joules, Moment};
-use crate::work::LlmRequest;
+use crate::units::{Joules, Moment, Tokens};
+use crate::work::{LlmRequest, PromptKind};
 
 impl RequestCore {
-    pub(super) fn arrive(&mut self, now: Moment, request: LlmRequest, effects: &mut Vec<Effect>) {
+    pub(super) fn arrive(&mut self, now: Moment, mut request: LlmRequest, effects: &mut Vec<Effect>) {
         let id = request.id;
+        if request.kind == PromptKind::Chat {
+            request.prompt += Tokens(self.template_tokens.get(&request.service).copied().unwrap_or_default());
+        }
         if self.tickets.contains_key(&id) {
             return;
         }
@@ -145,11 +148,27 @@ impl RequestCore {
         let id = attempt.request;
         let Some(candidate) = self.end_trial(now, id, &Outcome::Answered(finish), Some(usage)) else { return };
         self.suspects.acquit(&candidate.node, &candidate.variant);
+        self.learn_template(id, usage.prompt);
         if let Some(ticket) = self.tickets.get_mut(&id) {
             // An answer of no tokens at all still was an answer of this variant.
             ticket.resume.get_or_insert(candidate.variant);
         }
         self.finish(now, id, Outcome::Answered(finish), effects);
+    }
+
+    /// Chat templates add a fixed number of tokens, which shows in short prompts: there the estimate from the text's length is
+    /// nearly right. Each such answer corrects the number by a quarter of what was still missing.
+    fn learn_template(&mut self, id: RequestId, counted: Tokens) {
+        let Some(ticket) = self.tickets.get(&id) else { return };
+        let request = &ticket.request;
+        let known = self.template_tokens.get(&request.service).copied().unwrap_or_default();
+        let guessed = request.prompt.0.saturating_sub(known);
+        if request.kind != PromptKind::Chat || counted.0 == 0 || guessed > TEMPLATE_LEARNT_BELOW {
+            return;
+        }
+        let wanted = counted.0.saturating_sub(guessed);
+        let learnt = if wanted > known { known + (wanted - known).div_ceil(4) } else { known - (known - wanted).div_ceil(4) };
+        self.template_tokens.insert(request.service.clone(), learnt);
     }
 
     /// Closes the books on the live attempt and tells the policy. Returns where it ran.

@@ -3,8 +3,8 @@
 use crate::ids::{NodeId, ScopeId};
 use serde::{Deserialize, Serialize};
 
-/// What a client asks for, relative to the ingress that it asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What a client asks for, relative to the ingress that it asked. The later the stricter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Residency {
     /// Any node may see the text.

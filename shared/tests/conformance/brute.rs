@@ -150,7 +150,7 @@ impl Judge<'_> {
             ReplicaState::Failed(_) => self.stop(true, "replica_failed"),
         }
         let request = &self.ask.request;
-        self.stop(request.prompt.0 >= replica.context.0, "context");
+        self.stop(request.prompt.0 / 2 >= replica.context.0, "context");
         let lacks = |name: &str| !replica.capabilities.contains(&name.to_owned());
         self.stop(request.features.constrained && lacks("response_format"), "capability");
         self.stop(request.features.many && lacks("n"), "capability");

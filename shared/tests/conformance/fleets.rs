@@ -262,6 +262,7 @@ impl Maker {
             // Unique in the fleet and independent of names: tells one replica from another.
             memory: Bytes(self.serial),
             context: Tokens(256 << self.dice.small(5)),
+            weights_sha256: None,
             capabilities,
             profile,
         };

@@ -54,6 +54,7 @@ fn replica(number: u32, of: u32) -> ReplicaReport {
         load: Load { slots: 4, active: of % 4, queue_max: 8, ..Load::default() },
         memory: Bytes(1),
         context: Tokens(4096),
+        weights_sha256: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(500 + of),

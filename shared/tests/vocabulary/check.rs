@@ -44,6 +44,7 @@ fn view() -> FleetView {
             load: Load { slots: 2, ..Load::default() },
             memory: Bytes(400),
             context: Tokens(512),
+            weights_sha256: None,
             capabilities: Vec::new(),
             profile: None,
         };

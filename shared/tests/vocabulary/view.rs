@@ -22,6 +22,7 @@ fn replica(name: &str, active: u32) -> ReplicaReport {
         load: Load { slots: 4, active, ..Load::default() },
         memory: Bytes(1),
         context: Tokens(512),
+        weights_sha256: None,
         capabilities: Vec::new(),
         profile: None,
     }

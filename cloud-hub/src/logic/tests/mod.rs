@@ -54,6 +54,7 @@ fn replica() -> ReplicaReport {
         load: Load { slots: 4, ..Load::default() },
         memory: Bytes(200_000_000),
         context: Tokens(2048),
+        weights_sha256: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(400.0),

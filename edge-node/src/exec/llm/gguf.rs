@@ -13,6 +13,7 @@ use std::path::PathBuf;
 pub(super) struct Gguf {
     path: PathBuf,
     hint: Option<String>,
+    sha256: String,
     reader: BufReader<File>,
     content: Content,
 }
@@ -25,12 +26,11 @@ impl Gguf {
             _ => ModelError::Unreadable { path: config.path.clone(), source },
         })?;
         let unreadable = |source| ModelError::Unreadable { path: config.path.clone(), source };
-        if let Some(expected) = &config.sha256 {
-            let actual = sha256(&file, go_on).map_err(unreadable)?.ok_or(ModelError::Stopped)?;
-            if !actual.eq_ignore_ascii_case(expected) {
-                let (path, hint) = (config.path.clone(), config.hint.clone());
-                return Err(ModelError::Hash { path, expected: expected.to_ascii_lowercase(), actual, hint });
-            }
+        // Also without a configured hash: the catalogue may want these weights and no others.
+        let actual = sha256(&file, go_on).map_err(unreadable)?.ok_or(ModelError::Stopped)?;
+        if let Some(expected) = config.sha256.as_ref().filter(|expected| !actual.eq_ignore_ascii_case(expected)) {
+            let (path, hint) = (config.path.clone(), config.hint.clone());
+            return Err(ModelError::Hash { path, expected: expected.to_ascii_lowercase(), actual, hint });
         }
         let mut reader = BufReader::new(file);
         std::io::Seek::rewind(&mut reader).map_err(unreadable)?;
@@ -39,7 +39,12 @@ impl Gguf {
             what: format!("no GGUF header ({})", first_line(&error)),
             hint: config.hint.clone(),
         })?;
-        Ok(Self { path: config.path.clone(), hint: config.hint.clone(), reader, content })
+        Ok(Self { path: config.path.clone(), hint: config.hint.clone(), sha256: actual, reader, content })
+    }
+
+    /// SHA-256 of the whole file, in lower-case hex.
+    pub(super) fn sha256(&self) -> &str {
+        &self.sha256
     }
 
     /// The error for something in the file that cannot be.

@@ -89,6 +89,7 @@ impl Llm {
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),
             context: config.context.unwrap_or_default(),
+            weights_sha256: None,
             capabilities: Vec::new(),
             profile: None,
         });
@@ -184,6 +185,7 @@ impl Thread {
         let mut gguf = Gguf::open(&self.config, &go_on)?;
         let texts = Arc::new(Texts::from_gguf(&gguf)?);
         let (model, footprint) = load::load(&mut gguf, &self.config, &go_on)?;
+        let weights = gguf.sha256().to_owned();
         drop(gguf);
         let profile = warm::measure(&model, self.config.cache, &go_on)?;
         tracing::info!(
@@ -205,6 +207,7 @@ impl Thread {
         self.report.send_modify(|report| {
             report.state = ReplicaState::Ready;
             report.memory = footprint.total();
+            report.weights_sha256 = Some(weights);
             report.context = tokens(model.shape().context);
             report.profile = Some(profile.clone());
         });

@@ -73,6 +73,7 @@ impl Upstream {
             load: Load { slots: config.slots, ..Load::default() },
             memory: config.memory,
             context: config.context,
+            weights_sha256: None,
             capabilities: config.capabilities.clone(),
             profile: profile.clone(),
         });

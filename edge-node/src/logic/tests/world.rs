@@ -35,6 +35,7 @@ pub(super) fn replica() -> ReplicaReport {
         load: Load { slots: 1, ..Load::default() },
         memory: Bytes(0),
         context: Tokens(2_048),
+        weights_sha256: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),

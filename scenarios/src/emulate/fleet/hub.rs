@@ -1,14 +1,28 @@
 //! The fleet's hub as a process.
 
 use super::super::ports;
-use super::super::process::{Process, Program, beside};
-use super::{COMMAND_WITHIN, FleetError, STOP_WITHIN, answers, write};
+use super::super::process::{Process, ProcessError, Program, beside};
+use super::{COMMAND_WITHIN, FleetError, STOP_WITHIN, UP_WITHIN, answers, until, write};
 use shared::ids::{NodeId, ScopeId, ServiceId};
 use shared::wire::JoinToken;
 use shared::work::Service;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Where systems put Mosquitto.
+const MOSQUITTO: [&str; 4] =
+    ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto", "/usr/bin/mosquitto", "/opt/homebrew/sbin/mosquitto"];
+
+/// Which broker carries telemetry and plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Broker {
+    /// The hub's own.
+    #[default]
+    Embedded,
+    /// Mosquitto, with the files that the hub writes for it.
+    Mosquitto,
+}
 
 /// What kind of hub.
 #[derive(Clone, Debug)]
@@ -19,6 +33,8 @@ pub struct HubPlan {
     pub heartbeat: Duration,
     /// What the fleet serves.
     pub services: Vec<Service>,
+    /// Which broker.
+    pub broker: Broker,
     /// Further configuration, as TOML tables.
     pub config: String,
 }
@@ -32,6 +48,7 @@ pub struct Hub {
     cli: Program,
     serve: Program,
     process: Option<Process>,
+    broker: Option<Process>,
     quic: SocketAddr,
     mqtt: SocketAddr,
     http: SocketAddr,
@@ -46,8 +63,9 @@ impl Hub {
         let (quic, mqtt, http, admin) = (port()?, port()?, port()?, port()?);
         let config = folder.join("hub.toml");
         let state = folder.join("state");
+        let broker = if plan.broker == Broker::Embedded { "listen" } else { "external" };
         let text = format!(
-            "state = {state:?}\n\n[quic]\nlisten = \"{quic}\"\n\n[mqtt]\nlisten = \"{mqtt}\"\n\n[http]\nlisten = \"{http}\"\n\n\
+            "state = {state:?}\n\n[quic]\nlisten = \"{quic}\"\n\n[mqtt]\n{broker} = \"{mqtt}\"\n\n[http]\nlisten = \"{http}\"\n\n\
              [admin]\nlisten = \"{admin}\"\n\n[policies]\nheartbeat_ms = {}\n\n{}\n",
             plan.heartbeat.as_millis(),
             plan.config
@@ -60,7 +78,29 @@ impl Hub {
             .args(["init", "--name", plan.name.as_str(), "--address", &quic.to_string(), "--state"])
             .arg(&state)
             .run(COMMAND_WITHIN)?;
-        Ok(Self { name: plan.name, folder, services: plan.services, cli, serve, process: None, quic, mqtt, http, admin })
+        let (name, services) = (plan.name, plan.services);
+        let mut hub = Self { name, folder, services, cli, serve, process: None, broker: None, quic, mqtt, http, admin };
+        if plan.broker == Broker::Mosquitto {
+            hub.broker = Some(hub.mosquitto(fleet)?);
+        }
+        Ok(hub)
+    }
+
+    /// Starts Mosquitto with the fleet's certificates and rights.
+    fn mosquitto(&self, fleet: &Path) -> Result<Process, FleetError> {
+        let (folder, listen) = (self.folder.join("mosquitto"), self.mqtt.to_string());
+        self.command(&["mosquitto-conf", "--dir", &folder.to_string_lossy(), "--listen", &listen])?;
+        let file = folder.join("mosquitto.conf");
+        let conf = std::fs::read_to_string(&file);
+        let mut conf = conf.map_err(|source| FleetError::File { doing: "reading", path: file.clone(), source })?;
+        if !conf.lines().any(|line| line.starts_with("user ")) {
+            // Started by root it would become a user that may not read the fleet's folder; started by anybody else it ignores this.
+            conf += "user root\n";
+        }
+        write(&file, &conf)?;
+        let path = MOSQUITTO.iter().map(PathBuf::from).find(|path| path.is_file());
+        let path = path.ok_or_else(|| ProcessError::Missing { name: "mosquitto", looked: MOSQUITTO.join(", ") })?;
+        Ok(Program::new("mosquitto", path, fleet.join("logs/mosquitto.log")).arg("-c").arg(file).start()?)
     }
 
     /// Starts it and waits until it answers.
@@ -68,9 +108,16 @@ impl Hub {
     /// # Errors
     /// [`FleetError`] with the end of its log.
     pub async fn start(&mut self) -> Result<(), FleetError> {
+        // Where the last life listened; its commands look here, so wait for this life's.
+        let addresses = self.state().join("addresses.json");
+        let _ = std::fs::remove_file(&addresses);
         self.process = Some(self.serve.start()?);
         let (name, api) = (self.name.to_string(), self.api());
-        answers(&name, &api, || self.check()).await
+        answers(&name, &api, || self.check()).await?;
+        let written = until(format!("the addresses of {name}"), UP_WITHIN, || async {
+            if addresses.is_file() { Ok(()) } else { Err(format!("no {}", addresses.display())) }
+        });
+        Ok(written.await.map(drop)?)
     }
 
     /// Kills it with -9.
@@ -88,6 +135,7 @@ impl Hub {
     /// # Errors
     /// [`FleetError::Process`] with the end of its log.
     pub fn check(&mut self) -> Result<(), FleetError> {
+        self.broker.as_mut().map_or(Ok(()), Process::check)?;
         Ok(self.process.as_mut().map_or(Ok(()), Process::check)?)
     }
 

@@ -11,7 +11,7 @@ mod hub;
 
 pub use agent::{Agent, AgentPlan};
 pub use error::FleetError;
-pub use hub::{Hub, HubPlan};
+pub use hub::{Broker, Hub, HubPlan};
 
 use super::addresses::{COUNT_MAX, SiteNet};
 use super::wait::until;

@@ -42,6 +42,7 @@ pub fn of_reason(reason: &Reason, counts: &BTreeMap<String, u32>) -> ApiError {
         | Reason::NoReplica
         | Reason::Loading
         | Reason::ReplicaFailed(_)
+        | Reason::Weights
         | Reason::NoProfile
         | Reason::NotPinned
         | Reason::Tried
@@ -111,6 +112,7 @@ mod tests {
             (Reason::Context { wanted: Tokens(9), context: Tokens(8) }, 400),
             (Reason::Capability("tools".to_owned()), 400),
             (Reason::NotPinned, 503),
+            (Reason::Weights, 503),
             (Reason::Busy, 429),
             (Reason::Deadline { predicted: Micros(2), remaining: Micros(1) }, 504),
             (Reason::Energy(Joules::new(1.0).expect("good")), 400),

@@ -1,6 +1,6 @@
 //! One story for each reason that keeps a candidate from being used.
 
-use super::story::{LARGE, ME, SMALL, Story, node, replica, variant};
+use super::story::{LARGE, ME, SMALL, Story, assistant, node, replica, variant};
 use super::{Action, LeastLoaded};
 use crate::fleet::{Costs, FleetDelta, Hop, NodeState, PathReport, ReplicaReport, ReplicaState, Tier};
 use crate::plan::Reason;
@@ -171,10 +171,10 @@ fn quality() {
 #[test]
 fn context() {
     let mut story = story();
-    story.request.prompt = Tokens(2048);
-    assert_eq!(reason(&story), Reason::Context { wanted: Tokens(2049), context: Tokens(2048) });
-    story.request.prompt = Tokens(2047);
-    assert_eq!(story.assess().feasible.len(), 1, "one token fits, and the prompt is an estimate");
+    story.request.prompt = Tokens(4096);
+    assert_eq!(reason(&story), Reason::Context { wanted: Tokens(4097), context: Tokens(2048) });
+    story.request.prompt = Tokens(4095);
+    assert_eq!(story.assess().feasible.len(), 1, "half of the estimate fits: the executor will count");
 }
 
 #[test]
@@ -192,6 +192,22 @@ fn not_pinned() {
     let mut story = story();
     story.request.pinned = Some(variant(SMALL));
     assert_eq!(reason(&story), Reason::NotPinned);
+}
+
+#[test]
+fn weights() {
+    let holding = |weights: &str| {
+        let mut story = Story::new();
+        let mut service = story.catalogue.service(&assistant()).expect("there").clone();
+        for variant in &mut service.variants {
+            variant.weights_sha256 = Some("aa".to_owned());
+        }
+        story.catalogue.insert(service).expect("no contradiction");
+        let report = ReplicaReport { weights_sha256: Some(weights.to_owned()), ..replica(LARGE, 50.0) };
+        story.add(CLOUD, Tier::Cloud, PathReport::with_rtt(Hop::Relay, Micros::from_millis(20)), report).granted(CLOUD, LARGE)
+    };
+    assert_eq!(holding("AA").assess().feasible.len(), 1, "the same, however it is written");
+    assert_eq!(reason(&holding("bb")), Reason::Weights);
 }
 
 #[test]

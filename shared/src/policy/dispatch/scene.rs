@@ -173,6 +173,7 @@ impl Scene<'_> {
         wanted(pending, variant)?;
         let entry = self.view.node(node).ok_or(Reason::Unknown)?;
         let replica = self.replica(entry, key)?;
+        same_weights(variant, &replica.value)?;
         serves(pending.request, &replica.value)?;
         let path = self.path(entry, node, residency)?;
         if pending.tried.contains(key) {
@@ -268,12 +269,20 @@ fn wanted(pending: &Pending<'_>, variant: &Variant) -> Result<(), Reason> {
     Ok(())
 }
 
+/// Whether the replica is what its name says, as far as both sides know.
+fn same_weights(variant: &Variant, replica: &ReplicaReport) -> Result<(), Reason> {
+    match (&variant.weights_sha256, &replica.weights_sha256) {
+        (Some(wanted), Some(has)) if !wanted.eq_ignore_ascii_case(has) => Err(Reason::Weights),
+        _ => Ok(()),
+    }
+}
+
 /// Whether the replica can execute such a request at all.
 fn serves(request: &LlmRequest, replica: &ReplicaReport) -> Result<(), Reason> {
-    // The prompt is an estimate: only what is surely too long is rejected here, the executor counts exactly.
-    let wanted = request.prompt + Tokens(1);
-    if wanted > replica.context {
-        return Err(Reason::Context { wanted, context: replica.context });
+    // The prompt's length is an estimate, and text of long common words has half the tokens that it gives: only what is surely
+    // too long is rejected here, the executor counts exactly.
+    if request.prompt.0 / 2 >= replica.context.0 {
+        return Err(Reason::Context { wanted: request.prompt + Tokens(1), context: replica.context });
     }
     let features = request.features;
     for (asked, name) in [

@@ -70,6 +70,7 @@ pub(crate) fn replica(with: &str, decode: f64) -> ReplicaReport {
         load: Load { slots: 4, queue_max: 8, ..Load::default() },
         memory: Bytes(1_000),
         context: Tokens(2048),
+        weights_sha256: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(decode * 10.0),

@@ -1,4 +1,5 @@
-//! What the client needs of the answer: the `tidegate` object of the body, and the same as `x-tidegate-*` headers. The body wins.
+//! What the client needs of the answer: the `tidegate` object of the body, and the same as `x-tidegate-*` headers. The body
+//! wins, except that of two residencies the stricter does: a gateway that sets the header can rely on it.
 //!
 //! Unknown names are errors here, unlike in the rest of the API: a residency with a slip in its name must not be ignored.
 
@@ -85,12 +86,13 @@ fn overlay(wishes: &mut Wishes, members: &Members<'_>) -> Result<(), ApiError> {
     }
     slo(&mut wishes.needs.slo, members)?;
     if let Some(word) = members.string("residency")? {
-        wishes.needs.residency = match word.as_str() {
+        let wished = match word.as_str() {
             "anywhere" => Residency::Anywhere,
             "site" => Residency::Site,
             "node" => Residency::Node,
             _ => return Err(members.wrong("residency", "`anywhere`, `site` or `node`")),
         };
+        wishes.needs.residency = wishes.needs.residency.max(wished);
     }
     if let Some(name) = members.string("session")? {
         if name.is_empty() || name.len() > SESSION_BYTES_MAX {

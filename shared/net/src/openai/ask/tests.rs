@@ -257,6 +257,17 @@ fn needs_come_from_headers_and_the_body_wins() {
 }
 
 #[test]
+fn of_two_residencies_the_stricter_wins() {
+    for (header, body, wins) in
+        [("node", "anywhere", Residency::Node), ("site", "node", Residency::Node), ("node", "site", Residency::Node)]
+    {
+        let body = json!({"model": "assistant", "prompt": "hi", "tidegate": {"residency": body}});
+        let read = read_with(PromptKind::Completion, &body, &[("x-tidegate-residency", header)]).expect("good");
+        assert_eq!(read.ask.request.needs.residency, wins, "{header}");
+    }
+}
+
+#[test]
 fn bad_needs_name_their_field() {
     for (name, bad) in [
         ("deadline_ms", json!([0, -1, 1e12, "9", 1e-9])),
