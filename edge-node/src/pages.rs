@@ -19,7 +19,7 @@ pub fn status(status: &NodeStatus) -> String {
     let mut lines = vec![format!("{} ({}), version {}", status.node, lower(&status.tier), status.version)];
     let hub = status.hub.as_ref().map_or_else(|| "none joined".to_owned(), ToString::to_string);
     lines.push(format!("hub       {hub}: {}", uplink(status)));
-    lines.extend(status.certificate_expires_in.map(certificate));
+    lines.extend(status.certificate_expires_in.filter(|_| !status.uplink.revoked).map(certificate));
     if status.uplink.revoked {
         lines.push(format!("degraded  revoked: {REVOKED}"));
     } else if status.degraded && status.hub.is_none() {
