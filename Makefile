@@ -37,6 +37,7 @@ build: ## Build every program
 test: model mosquitto $(VENV)/installed ## Run all tests
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --no-fail-fast
+	TIDEGATE_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) test --workspace --test openai -- --ignored the_official_client
 
 .PHONY: check
 check: fmt lint doc deny pure ## Formatting, lints, documentation, licences, and that decisions need no runtime

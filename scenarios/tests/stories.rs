@@ -389,7 +389,7 @@ fn orphans_of_a_dead_ingress_are_cancelled() {
     fleet.universe.kill(fleet.left);
     let cloud = fleet.cloud;
     let idle = |universe: &Universe| universe.executing(cloud) == 0;
-    assert!(fleet.universe.until(HEARTBEAT + Micros::from_secs(2), idle), "silence, then two seconds");
+    assert!(fleet.universe.until(Micros::from_secs(2), idle), "its last will says at once that it died");
     fleet.over();
 }
 
@@ -581,7 +581,7 @@ fn orphans_of_a_dead_hub_are_cancelled_within_two_seconds() {
     let mut fleet = Fleet::new();
     let relayed = fleet.universe.ask(fleet.left, |id| request(id, Needs::default(), 4_000));
     let own = fleet.universe.ask_hub(|id| request(id, Needs::default(), 4_000));
-    let (left, cloud) = (fleet.left, fleet.cloud);
+    let cloud = fleet.cloud;
     assert!(
         fleet.universe.until(Micros::from_secs(5), |universe| [relayed, own].iter().all(|id| universe.client(*id).tokens > 3))
     );
@@ -590,8 +590,8 @@ fn orphans_of_a_dead_hub_are_cancelled_within_two_seconds() {
         fleet.universe.until(Micros::from_secs(2), |universe| universe.executing(cloud) == 0),
         "nobody can read what it writes"
     );
-    // The agent's own client goes on elsewhere, or is told why not.
-    let served = |universe: &Universe| universe.executing(left) == 1 || universe.client(relayed).answer.is_some();
-    assert!(fleet.universe.until(Micros::from_secs(5), served));
+    // Only the cloud has that variant: the stream waits a while for the hub to come back, then its client is told.
+    let told = |universe: &Universe| matches!(universe.client(relayed).answer, Some(Answer::Error(_)));
+    assert!(fleet.universe.until(Micros::from_secs(15), told), "{:?}", fleet.universe.client(relayed).answer);
     fleet.over();
 }

@@ -44,7 +44,7 @@ impl Fleet {
             self.close(earlier.connection, Goodbye::Replaced, effects);
         }
         match rival {
-            Some((old, true)) => self.challenge(now, old, Contender { connection, hello }, epochs, effects),
+            Some((_, true)) => self.challenge(now, Contender { connection, hello }, epochs, effects),
             Some((_, false)) | None => self.admit(now, connection, &hello, epochs, effects),
         }
         self.refresh(now, &node, effects);
@@ -78,24 +78,36 @@ impl Fleet {
         }
     }
 
-    fn challenge(
-        &mut self,
-        now: Moment,
-        old: Connection,
-        contender: Contender,
-        epochs: &mut Epochs,
-        effects: &mut Vec<HubEffect>,
-    ) {
+    fn challenge(&mut self, now: Moment, contender: Contender, epochs: &mut Epochs, effects: &mut Vec<HubEffect>) {
         let node = contender.hello.node.clone();
         let Some(member) = self.members.get_mut(&node) else { return };
         member.contender = Some(contender);
+        self.question(now, &node, effects);
+        // An older challenge may have run out while nobody waited for it.
+        self.settle_contender(now, &node, epochs, effects);
+    }
+
+    /// Asks the process behind the session's connection whether it lives, unless it is being asked already.
+    pub(super) fn question(&mut self, now: Moment, node: &NodeId, effects: &mut Vec<HubEffect>) {
+        let Some(member) = self.members.get_mut(node) else { return };
+        let Some(connection) = member.link().map(|link| link.connection) else { return };
         if member.challenge.is_none() {
             self.pings += 1;
             member.challenge = Some(Challenge { number: self.pings, until: now + CHALLENGE_WITHIN });
-            effects.push(HubEffect::Challenge { connection: old, number: self.pings });
+            effects.push(HubEffect::Challenge { connection, number: self.pings });
         }
-        // An older challenge may have run out while nobody waited for it.
-        self.settle_contender(now, &node, epochs, effects);
+    }
+
+    /// Closes the connection of a session whose last will came and whose process did not answer: what it relays and executes for
+    /// others need not wait for the transport to find out.
+    pub(super) fn bury(&mut self, now: Moment, node: &NodeId, effects: &mut Vec<HubEffect>) {
+        let dead = self.members.get(node).is_some_and(|member| {
+            let silent = member.challenge.is_some_and(|challenge| now >= challenge.until);
+            silent && member.session.as_ref().is_some_and(|live| live.goodbye)
+        });
+        if dead && let Some(connection) = self.unlink(now, node) {
+            self.close(connection, Goodbye::Protocol("no answer after the last will".to_owned()), effects);
+        }
     }
 
     fn admit(&mut self, now: Moment, connection: Connection, hello: &Hello, epochs: &mut Epochs, effects: &mut Vec<HubEffect>) {

@@ -114,7 +114,8 @@ pub(super) struct Contender {
     pub(super) hello: Hello,
 }
 
-/// The question whether the process behind the session's connection still lives. It stands until it is answered or the
+/// The question whether the process behind the session's connection still lives, after a hello of another instance or a last
+/// will. It stands until it is answered or the
 /// connection is over, whoever waits for the answer: an agent that restarts faster than its challenge runs must not start it anew.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Challenge {
@@ -229,6 +230,10 @@ impl Member {
         if self.drained { NodeState::Draining } else { NodeState::Online }
     }
 
+    fn has_said_goodbye(&self) -> bool {
+        self.session.as_ref().is_some_and(|live| live.goodbye)
+    }
+
     /// When time alone may change something about it.
     pub(super) fn deadline(&self, lease: Micros) -> Option<Moment> {
         let working = matches!(self.shown, NodeState::Online | NodeState::Draining);
@@ -236,7 +241,7 @@ impl Member {
         [
             link.map(|link| link.ping_due),
             link.and_then(|link| link.heard).filter(|_| working).map(|heard| heard + SUSPECT_AFTER),
-            self.challenge.filter(|_| self.contender.is_some()).map(|challenge| challenge.until),
+            self.challenge.filter(|_| self.contender.is_some() || self.has_said_goodbye()).map(|challenge| challenge.until),
             self.cloned.map(|seen| seen + CLONE_STABLE),
             self.heard.filter(|_| self.shown != NodeState::Offline && self.cloned.is_none()).map(|heard| heard + lease),
         ]

@@ -126,6 +126,7 @@ impl Fleet {
         let nodes: Vec<NodeId> = self.members.keys().cloned().collect();
         for node in &nodes {
             self.settle_contender(now, node, epochs, effects);
+            self.bury(now, node, effects);
             if let Some(member) = self.members.get_mut(node) {
                 if member.cloned.is_some_and(|seen| now.since(seen) >= CLONE_STABLE) {
                     member.cloned = None;

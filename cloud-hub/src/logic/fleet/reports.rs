@@ -104,8 +104,12 @@ impl Fleet {
                 live.mqtt_since = Some(now);
                 return self.heard_on_mqtt(now, node, effects);
             }
-            // With a connection, the next pong decides; without one, it is gone.
-            Some(live) => live.goodbye = true,
+            // Without a connection it is gone. With one, a question decides: the kernel closes the TCP of a dead process at once,
+            // while its QUIC only falls silent.
+            Some(live) => {
+                live.goodbye = true;
+                self.question(now, node, effects);
+            }
             // Before the first hello a birth may be a retained one of days ago: no sign of life.
             None if status.online => {}
             None => member.heard = None,
