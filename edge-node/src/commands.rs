@@ -1,7 +1,9 @@
 //! What the operator can ask of the program.
 
+mod joining;
+
 use crate::config::{Config, ENVIRONMENT_PREFIX};
-use crate::io::store::{Member, StoreError, http_address_of};
+use crate::io::store::{StoreError, http_address_of};
 use crate::io::{Running, StartError, capture};
 use crate::logic::NodeStatus;
 use crate::pages;
@@ -10,10 +12,10 @@ use serde::de::DeserializeOwned;
 use shared::ids::RequestId;
 use shared::plan::Record;
 use shared::policy::{allocation, dispatch};
-use shared::wire::JoinToken;
-use shared_net::host::{ConfigError, Loaded, NotStopped, Sources, StateError, StateFolder, init_tracing, load, shutdown_signal};
-use shared_net::join::{JoinError, join};
-use shared_net::tls::{CertClock, Identity, TlsError};
+use shared_net::host::{ConfigError, Loaded, NotStopped, Sources, StateError, init_tracing, load, shutdown_signal};
+use shared_net::join::JoinError;
+use shared_net::say;
+use shared_net::tls::TlsError;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +42,9 @@ enum Command {
         /// Last part of the node's name; the site comes from the token. The host's name where it is left out
         #[arg(long)]
         name: Option<String>,
+        /// Forget an earlier membership in this state folder; the agent must not run
+        #[arg(long)]
+        replace: bool,
         #[command(flatten)]
         settings: Settings,
     },
@@ -145,7 +150,9 @@ pub enum CommandError {
     #[error(transparent)]
     Token(#[from] shared::wire::BadToken),
     /// The node has joined before.
-    #[error("this node is `{0}` already: run it, or give another `--state` folder to join as another")]
+    #[error(
+        "this node is `{0}` already: run it, give another `--state` folder to join as another, or forget this membership with `join --replace`"
+    )]
     Joined(shared::ids::NodeId),
     /// Joining failed.
     #[error("joining the fleet")]
@@ -183,17 +190,20 @@ pub enum CommandError {
 /// [`CommandError`], for people.
 pub fn run(cli: Cli) -> Result<(), CommandError> {
     match cli.command {
-        Command::Join { token, name, settings } => {
+        Command::Join { token, name, replace, settings } => {
             let config = settings.load()?.value;
             init_tracing(&config.log)?;
-            wait(join_fleet(&config, &token.parse()?, name))
+            let token = token.parse()?;
+            let joined = wait(joining::join_fleet(&config, &token, name, replace))?;
+            say!("joined as {} at hub {}; now: edge-node run{}", joined.identity.node(), joined.hub, settings.arguments());
+            Ok(())
         }
         Command::Run { capture, settings } => {
             let config = settings.load()?.value;
             config.validate()?;
             size_threads(&config)?;
             init_tracing(&config.log)?;
-            wait(run_agent(config, capture))
+            wait(run_agent(config, capture, &settings.arguments()))
         }
         Command::Status { json, settings } => {
             let status: NodeStatus = wait(ask(&settings.load()?.value, "status"))?;
@@ -204,13 +214,15 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
             show(json, &record, pages::explain(&record))
         }
         Command::Config { what: ConfigCommand::Check { settings } } => {
-            settings.load()?.value.validate()?;
-            println!("the configuration is good");
+            let config = settings.load()?.value;
+            config.validate()?;
+            config.check_files()?;
+            say!("the configuration is good");
             Ok(())
         }
         Command::Config { what: ConfigCommand::Show { settings } } => {
             for line in settings.load()?.shown {
-                println!("{} = {}    # {}", line.key, line.value, line.origin);
+                say!("{} = {}    # {}", line.key, line.value, line.origin);
             }
             Ok(())
         }
@@ -219,7 +231,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
             Ok(())
         }
         Command::Replay { file } => {
-            println!("{} events, the same effects", capture::replay(&file)?);
+            say!("{} events, the same effects", capture::replay(&file)?);
             Ok(())
         }
     }
@@ -247,31 +259,16 @@ impl Settings {
         let sources = Sources { file: self.config.clone(), prefix: ENVIRONMENT_PREFIX.to_owned(), flags, ..Sources::default() };
         Ok(load(&sources.with_process_environment())?)
     }
-}
 
-async fn join_fleet(config: &Config, token: &JoinToken, name: Option<String>) -> Result<(), CommandError> {
-    let folder = StateFolder::open(&config.state)?;
-    if let Some(identity) = Identity::load(folder.path())? {
-        return Err(CommandError::Joined(identity.node().clone()));
+    /// The same again, as arguments of another command: each with a space before it, quoted for a shell where need be.
+    fn arguments(&self) -> String {
+        let mut pairs = Vec::new();
+        pairs.extend(self.config.as_ref().map(|file| ("config", file.display().to_string())));
+        pairs.extend(self.state.as_ref().map(|folder| ("state", folder.display().to_string())));
+        pairs.extend(self.listen.map(|address| ("listen", address.to_string())));
+        pairs.extend(self.set.iter().map(|pair| ("set", pair.clone())));
+        pairs.into_iter().map(|(flag, value)| format!(" --{flag} {}", quoted(&value))).collect()
     }
-    let name = name.unwrap_or_else(host_name);
-    let joined = join(token, &name, &CertClock::load(folder.path())).await?;
-    let member =
-        Member { hub: joined.hub.clone(), address: token.address.clone(), labels: joined.labels, lifetime: joined.expires_in };
-    // The certificate last: without it, the folder counts as one that has not joined.
-    member.save(folder.path())?;
-    joined.identity.save(folder.path())?;
-    println!("joined as {} at hub {}; now: edge-node run --state {}", joined.identity.node(), joined.hub, config.state.display());
-    Ok(())
-}
-
-/// The host's name as a part of a node's name: lower case, with dashes for what such names cannot hold.
-fn host_name() -> String {
-    let name = sysinfo::System::host_name().unwrap_or_default().to_lowercase();
-    let first = name.split('.').next().unwrap_or_default();
-    let clean: String = first.chars().map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' }).collect();
-    let clean = clean.trim_matches('-');
-    if clean.is_empty() { "node".to_owned() } else { clean.to_owned() }
 }
 
 #[cfg(feature = "llm")]
@@ -297,8 +294,17 @@ fn size_threads(_config: &Config) -> Result<(), CommandError> {
     Ok(())
 }
 
-async fn run_agent(config: Config, capture: Option<PathBuf>) -> Result<(), CommandError> {
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+async fn run_agent(config: Config, capture: Option<PathBuf>, arguments: &str) -> Result<(), CommandError> {
     let running = Running::start(&config, capture).await?;
+    if running.quic_address().is_none() {
+        let state = config.state.display();
+        tracing::warn!(%state, "not joined: serves alone; to join, stop it and: edge-node join TOKEN{arguments}");
+    }
     let failed = tokio::select! {
         signal = shutdown_signal() => {
             tracing::info!(signal = signal.map_err(CommandError::Signals)?, "stopping");
@@ -334,20 +340,33 @@ async fn ask<T: DeserializeOwned>(config: &Config, page: &str) -> Result<T, Comm
 
 fn show<T: serde::Serialize>(json: bool, value: &T, page: String) -> Result<(), CommandError> {
     if json {
-        println!("{}", serde_json::to_string_pretty(value)?);
+        say!("{}", serde_json::to_string_pretty(value)?);
     } else {
-        println!("{page}");
+        say!("{page}");
     }
     Ok(())
 }
 
 fn list_policies() {
-    println!("dispatch (where each request runs):");
+    say!("dispatch (where each request runs):");
     for row in dispatch::TABLE {
-        println!("  {:<16} {}", row.name, row.summary);
+        say!("  {:<16} {}", row.name, row.summary);
     }
-    println!("allocation (how the node is divided):");
+    say!("allocation (how the node is divided):");
     for row in allocation::TABLE {
-        println!("  {:<16} {}", row.name, row.summary);
+        say!("  {:<16} {}", row.name, row.summary);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_command_repeats_what_this_one_was_given() {
+        let cli = Cli::parse_from(["edge-node", "run", "--config", "my file.toml", "--state", "s", "--set", "tier=cloud"]);
+        let Command::Run { settings, .. } = cli.command else { panic!("run") };
+        assert_eq!(settings.arguments(), " --config 'my file.toml' --state s --set tier=cloud");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 }

@@ -10,7 +10,7 @@ use shared::plan::DispatchSetting;
 use shared::policy::BadPolicy;
 use shared::policy::allocation::Allocator;
 use shared::policy::dispatch::Dispatcher;
-use shared::units::{Bytes, Quality, Tokens};
+use shared::units::{Bytes, Quality};
 use shared::work::{BadCatalogue, Catalogue, Service, Variant};
 use shared_net::host::LogSettings;
 use shared_net::openai::{BadFront, Exposure, FrontConfig};
@@ -155,6 +155,14 @@ pub enum BadConfig {
     /// Two engines serve the same.
     #[error("`engines`: `{0}` is served by two engines: give each a variant of its own")]
     EngineTwice(shared::ids::VariantId),
+    /// A file that an engine needs is not there.
+    #[error("`engines` (`{variant}`): {why}")]
+    File {
+        /// Which engine.
+        variant: shared::ids::VariantId,
+        /// What is missing, and what brings it.
+        why: String,
+    },
 }
 
 impl Config {
@@ -175,6 +183,18 @@ impl Config {
             return Err(BadConfig::EngineTwice(twice.variant().clone()));
         }
         self.catalogue().map(|_| ())
+    }
+
+    /// Checks that the files which engines need are there. An agent starts without them all the same, and says so: other nodes
+    /// may serve.
+    ///
+    /// # Errors
+    /// [`BadConfig::File`].
+    pub fn check_files(&self) -> Result<(), BadConfig> {
+        for engine in &self.engines {
+            engine.check_files().map_err(|why| BadConfig::File { variant: engine.variant().clone(), why })?;
+        }
+        Ok(())
     }
 
     /// What clients can ask for, until a hub says so.
@@ -200,8 +220,7 @@ fn unrated(engine: &EngineConfig) -> Option<Variant> {
         id: engine.variant().clone(),
         weights_sha256: None,
         quantisation: String::new(),
-        // The replica's report says what was really loaded.
-        context: Tokens(u32::MAX),
+        context: engine.context(),
         memory: Bytes(0),
         quality: Quality::new(0.5).ok()?,
         quality_source: "not rated".to_owned(),
@@ -252,13 +271,29 @@ mod tests {
         config.validate().expect("good");
         assert_eq!((config.tier, config.engines.len()), (Tier::Cloud, 1));
         assert_eq!(config.labels.get("rack").map(String::as_str), Some("7"));
+        let assistant = config.catalogue().expect("good").iter().next().map(|service| service.variants[0].context.0);
+        assert_eq!(assistant, Some(8_192), "the engine's own context is offered");
+        config.check_files().expect("it needs none");
         assert!(config.catalogue().expect("good").resolve("assistant").is_some());
         assert!(config.catalogue().expect("good").resolve("small").is_some());
+    }
+
+    #[cfg(feature = "llm")]
+    #[test]
+    fn a_model_file_that_is_missing_is_named_with_what_brings_it() {
+        let text = "[[engines]]\nengine = \"llm\"\nvariant = \"small\"\npath = \"no/such.gguf\"\nhint = \"make model\"";
+        let config = loaded(text).expect("read");
+        config.validate().expect("an agent would start");
+        let bad = config.check_files().expect_err("missing").to_string();
+        for word in ["small", "no/such.gguf", "make model", "current directory"] {
+            assert!(bad.contains(word), "{word}: {bad}");
+        }
     }
 
     #[test]
     fn what_is_misspelt_or_cannot_work_is_named() {
         for (text, word) in [
+            ("tier = \"clod\"", "`region`"),
             ("teir = \"cloud\"", "tier"),
             ("[http]\nlisten_on = \"127.0.0.1:1\"", "http.listen"),
             ("[costs]\nbusy_watts = 3", "busy_watts"),

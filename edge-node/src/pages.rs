@@ -9,13 +9,22 @@ use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, 
 use shared::units::Micros;
 use shared::work::{Needs, Residency};
 
+/// What a node that was thrown out can do.
+pub(crate) const REVOKED: &str =
+    "this node's certificate is no longer good; stop it, and join again with a fresh token: edge-node join --replace TOKEN";
+
 /// The status page.
 #[must_use]
 pub fn status(status: &NodeStatus) -> String {
     let mut lines = vec![format!("{} ({}), version {}", status.node, lower(&status.tier), status.version)];
     let hub = status.hub.as_ref().map_or_else(|| "none joined".to_owned(), ToString::to_string);
     lines.push(format!("hub       {hub}: {}", uplink(status)));
-    if status.degraded {
+    lines.extend(status.certificate_expires_in.filter(|_| !status.uplink.revoked).map(certificate));
+    if status.uplink.revoked {
+        lines.push(format!("degraded  revoked: {REVOKED}"));
+    } else if status.degraded && status.hub.is_none() {
+        lines.push("alone     not joined: only what this node holds is served".to_owned());
+    } else if status.degraded {
         lines.push("degraded  the hub is out of reach; requests are served with the last grants".to_owned());
     }
     if status.draining {
@@ -29,6 +38,15 @@ pub fn status(status: &NodeStatus) -> String {
     lines.extend(plans(status));
     lines.extend(peers(status));
     lines.join("\n")
+}
+
+fn certificate(left: Micros) -> String {
+    let hours = left.0 / Micros::from_secs(3_600).0;
+    match (left, hours) {
+        (Micros::ZERO, _) => "certificate has expired: join again with a fresh token (edge-node join --replace TOKEN)".to_owned(),
+        (_, 48..) => format!("certificate good for {} days; renewed by itself while the hub is in reach", hours / 24),
+        _ => format!("certificate good for {left}; renewed by itself while the hub is in reach"),
+    }
 }
 
 fn uplink(status: &NodeStatus) -> String {

@@ -9,14 +9,15 @@ use shared::fleet::Hop;
 use shared::ids::RequestId;
 use shared::plan::{AttemptRecord, Choice, Outcome, Record, Verdict};
 use shared::units::Micros;
+use shared_net::say;
 use std::fmt::Write;
 
 pub(super) async fn records(config: &Config, last: usize, json: bool) -> Result<(), CliError> {
     let records = Reach::find(config)?.records(last).await?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&records).unwrap_or_default());
+        say!("{}", serde_json::to_string_pretty(&records).unwrap_or_default());
     } else {
-        println!("{}", table(&records));
+        say!("{}", table(&records));
     }
     Ok(())
 }
@@ -31,9 +32,9 @@ pub(super) async fn explain(config: &Config, request: RequestId, json: bool) -> 
         return Err(ReachError::Refused(why).into());
     }
     if json {
-        println!("{}", serde_json::to_string_pretty(&records).unwrap_or_default());
+        say!("{}", serde_json::to_string_pretty(&records).unwrap_or_default());
     } else {
-        records.iter().for_each(|stored| print!("{}", story(&stored.record)));
+        records.iter().for_each(|stored| say!("{}", story(&stored.record).trim_end()));
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::store::Db;
 use clap::{Args, Parser, Subcommand};
 use shared::ids::{NodeId, RequestId};
 use shared_net::host::{Loaded, Sources, load};
+use shared_net::say;
 use std::path::PathBuf;
 
 pub use reach::ReachError;
@@ -211,7 +212,7 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Explain { request, json } => explain::explain(&plain()?, request, json).await,
         Command::Config { action } => show_config(&place.load(Vec::new())?, &action),
         Command::Policies => {
-            print!("{}", nodes::policies());
+            say!("{}", nodes::policies().trim_end());
             Ok(())
         }
         Command::MosquittoConf { dir, listen, user } => write_mosquitto(&plain()?, &dir, &Settings { listen, user }),
@@ -225,9 +226,9 @@ fn init(config: &Config, name: &NodeId, address: &str) -> Result<(), CliError> {
     let state = StateDir::at(&config.state);
     let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(0));
     let authority = state.init(name, address, now)?;
-    println!("Made the fleet of {name} in {}.", state.path().display());
-    println!("Authority (SHA-256): {}", authority.fingerprint());
-    println!("Next: `cloud-hub serve --state {0}`, then `cloud-hub token --state {0} --site SITE`.", state.path().display());
+    say!("Made the fleet of {name} in {}.", state.path().display());
+    say!("Authority (SHA-256): {}", authority.fingerprint());
+    say!("Next: `cloud-hub serve --state {0}`, then `cloud-hub token --state {0} --site SITE`.", state.path().display());
     Ok(())
 }
 
@@ -235,11 +236,11 @@ fn show_config(loaded: &Loaded<Config>, action: &ConfigAction) -> Result<(), Cli
     match action {
         ConfigAction::Check => {
             loaded.value.validate_to_serve()?;
-            println!("The configuration can be used.");
+            say!("The configuration can be used.");
         }
         ConfigAction::Show => {
             for line in &loaded.shown {
-                println!("{} = {}  # {}", line.key, line.value, line.origin);
+                say!("{} = {}  # {}", line.key, line.value, line.origin);
             }
         }
     }
@@ -254,11 +255,9 @@ fn write_mosquitto(config: &Config, dir: &std::path::Path, settings: &Settings) 
     let revoked: Vec<NodeId> = nodes.into_iter().filter(|row| row.revoked.is_some()).map(|row| row.node).collect();
     mosquitto::write(dir, &state.authority()?, (&meta.hub, &revoked), settings, now)
         .map_err(|source| CliError::Io { doing: format!("writing Mosquitto's files to {}", dir.display()), source })?;
-    println!("Start the broker: mosquitto -c {}", dir.join("mosquitto.conf").display());
-    println!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", settings.listen.port());
-    println!(
-        "This broker learns of no revocation by itself: after `cloud-hub revoke`, and after a revoked node has joined again,"
-    );
-    println!("run this command again and restart the broker. Meanwhile the hub ignores whatever a revoked node publishes.");
+    say!("Start the broker: mosquitto -c {}", dir.join("mosquitto.conf").display());
+    say!("Tell the hub: cloud-hub serve --set mqtt.external=HOST:{}", settings.listen.port());
+    say!("This broker learns of no revocation by itself: after `cloud-hub revoke`, and after a revoked node has joined again,");
+    say!("run this command again and restart the broker. Meanwhile the hub ignores whatever a revoked node publishes.");
     Ok(())
 }

@@ -9,17 +9,18 @@ use crate::store::{Certified, NodeRow as Registered};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use shared::ids::NodeId;
 use shared::policy;
+use shared_net::say;
 use shared_net::tls::CertClock;
 use std::fmt::Write;
 
 pub(super) async fn list(config: &Config, json: bool) -> Result<(), CliError> {
     match Reach::find(config)?.nodes().await? {
-        Ok(rows) if json => println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
-        Ok(rows) => println!("{}", live(&rows)),
-        Err(rows) if json => println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
+        Ok(rows) if json => say!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
+        Ok(rows) => say!("{}", live(&rows)),
+        Err(rows) if json => say!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
         Err(rows) => {
             eprintln!("No hub runs on this state folder: these are the registered nodes, and nothing is known of their state.");
-            println!("{}", registered(&rows));
+            say!("{}", registered(&rows));
         }
     }
     Ok(())
@@ -79,13 +80,13 @@ fn registered(rows: &[Certified<Registered>]) -> Table {
 
 pub(super) async fn revoke(config: &Config, node: NodeId) -> Result<(), CliError> {
     Reach::find(config)?.revoke(node.clone()).await?;
-    println!("`{node}` is no longer in the fleet. It may join again with a fresh token.");
+    say!("`{node}` is no longer in the fleet. It may join again with a fresh token.");
     Ok(())
 }
 
 pub(super) async fn drain(config: &Config, node: NodeId, drain: bool) -> Result<(), CliError> {
     Reach::find(config)?.drain(node.clone(), drain).await?;
-    println!("{}", if drain { format!("`{node}` gets nothing new.") } else { format!("`{node}` works again.") });
+    say!("{}", if drain { format!("`{node}` gets nothing new.") } else { format!("`{node}` works again.") });
     Ok(())
 }
 

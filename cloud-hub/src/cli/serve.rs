@@ -3,7 +3,7 @@
 use super::CliError;
 use crate::config::Config;
 use clap::Args;
-use shared_net::host::{init_tracing, shutdown_signal};
+use shared_net::host::{init_tracing, shutdown_signal, try_say};
 use std::net::SocketAddr;
 
 /// Flags for the values that are changed most; every other key by `--set`.
@@ -35,10 +35,14 @@ impl ServeArguments {
         init_tracing(&config.log)?;
         let hub = crate::start(config).await?;
         let addresses = hub.addresses();
-        println!("agents (QUIC)  udp {}", addresses.quic);
-        println!("OpenAI API     http://{}/v1", addresses.http);
-        println!("admin, metrics http://{}", addresses.admin);
-        println!("MQTT broker    {}", addresses.broker);
+        let text = format!(
+            "agents (QUIC)  udp {}\nOpenAI API     http://{}/v1\nadmin, metrics http://{}\nMQTT broker    {}",
+            addresses.quic, addresses.http, addresses.admin, addresses.broker
+        );
+        // Whether or not somebody reads where it listens, it serves.
+        if let Err(error) = try_say(format_args!("{text}")) {
+            tracing::warn!(%error, "standard output cannot be written to");
+        }
         let ended = tokio::select! {
             signal = shutdown_signal() => signal.map_err(|source| CliError::Io { doing: "waiting for signals".to_owned(), source })?,
             () = hub.failed() => "a failed task",

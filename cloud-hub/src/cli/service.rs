@@ -8,6 +8,7 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use shared::ids::{ServiceId, VariantId};
 use shared::units::{Bytes, Quality, Tokens};
 use shared::work::{Catalogue, Service, Variant};
+use shared_net::say;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
@@ -79,13 +80,13 @@ impl ServiceAction {
                 };
                 reach.put_service(&service).await?;
                 let count = service.variants.len();
-                println!("The fleet serves `{}` with {count} variant{}.", service.id, if count == 1 { "" } else { "s" });
+                say!("The fleet serves `{}` with {count} variant{}.", service.id, if count == 1 { "" } else { "s" });
             }
-            Self::List { json: true } => println!("{}", pretty(&reach.services().await?)),
-            Self::List { json: false } => println!("{}", table(&reach.services().await?)),
+            Self::List { json: true } => say!("{}", pretty(&reach.services().await?)),
+            Self::List { json: false } => say!("{}", table(&reach.services().await?)),
             Self::Remove { id } => {
                 reach.remove_service(&id).await?;
-                println!("The fleet no longer serves `{id}`.");
+                say!("The fleet no longer serves `{id}`.");
             }
         }
         Ok(())

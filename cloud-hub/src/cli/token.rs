@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::join::TokenOrder;
 use clap::Args;
 use shared::ids::ScopeId;
+use shared_net::say;
 use std::collections::BTreeMap;
 
 /// What the token shall allow.
@@ -32,7 +33,7 @@ impl TokenArguments {
     pub(super) async fn run(self, config: &Config) -> Result<(), CliError> {
         let labels = self.labels.into_iter().collect::<BTreeMap<_, _>>();
         let order = TokenOrder { site: self.site, labels, count: self.count, lifetime_s: self.expires, address: self.address };
-        println!("{}", Reach::find(config)?.token(order).await?);
+        say!("{}", Reach::find(config)?.token(order).await?);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use super::{Engine, SLOTS_MAX};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Profile, ProfileSource};
 use shared::ids::VariantId;
-use shared::units::{Fraction, Micros, NotAQuantity, TokenRate};
+use shared::units::{Fraction, Micros, NotAQuantity, TokenRate, Tokens};
 use std::sync::Arc;
 
 /// One engine of a node, told apart by `engine`.
@@ -63,6 +63,31 @@ impl EngineConfig {
             Self::Llm(config) => &config.variant,
             Self::Upstream(config) => &config.variant,
             Self::Profiled(config) => &config.variant,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Longest prompt and output together that it is configured for. A model may turn out to hold less: its replica's report says.
+    #[must_use]
+    pub fn context(&self) -> Tokens {
+        match self {
+            #[cfg(feature = "llm")]
+            Self::Llm(config) => config.context.unwrap_or(Tokens(super::llm::CONTEXT_DEFAULT_MAX)),
+            Self::Upstream(config) => config.context,
+            Self::Profiled(config) => config.context,
+        }
+    }
+
+    /// Whether the files that it needs are there.
+    ///
+    /// # Errors
+    /// What is missing, and what brings it.
+    pub fn check_files(&self) -> Result<(), String> {
+        match self {
+            #[cfg(feature = "llm")]
+            Self::Llm(config) => config.check_file().map_err(|error| error.to_string()),
+            _ => Ok(()),
         }
     }
 }

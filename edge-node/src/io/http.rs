@@ -2,6 +2,7 @@
 
 use super::driver::{Handle, Message};
 use super::meters::Meters;
+use super::mqtt::Membership;
 use super::store::{RecordBook, chain};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -58,6 +59,8 @@ pub(super) struct Pages {
     pub(super) book: RecordBook,
     pub(super) meters: Arc<Meters>,
     pub(super) front: Arc<FrontCounters>,
+    /// Absent for a node that never joined.
+    pub(super) membership: Option<Membership>,
 }
 
 /// The agent's own pages, to be put behind the same keys as the API.
@@ -71,7 +74,10 @@ pub(super) fn pages(pages: Pages) -> Router {
 
 async fn status(State(pages): State<Pages>) -> Response {
     match pages.handle.status().await {
-        Ok(status) => Json(status).into_response(),
+        Ok(mut status) => {
+            status.certificate_expires_in = pages.membership.as_ref().map(Membership::expires_in);
+            Json(status).into_response()
+        }
         Err(stopped) => refuse(StatusCode::SERVICE_UNAVAILABLE, "draining", &stopped.to_string()),
     }
 }

@@ -24,6 +24,8 @@ struct Open {
     /// Newest last.
     peers: BTreeMap<NodeId, BTreeMap<LinkId, Talked>>,
     revoked: BTreeSet<String>,
+    /// The operator was told that this node itself is thrown out.
+    told_of_own: bool,
 }
 
 /// All connections.
@@ -50,6 +52,12 @@ impl Links {
     /// The connection to the hub.
     pub(super) fn uplink(&self) -> Option<Link> {
         self.lock().uplink.clone()
+    }
+
+    /// Whether it is news that this node itself is thrown out; `false` when it is not thrown out (any more).
+    pub(super) fn own_revocation_is_news(&self, revoked: bool) -> bool {
+        let told = std::mem::replace(&mut self.lock().told_of_own, revoked);
+        revoked && !told
     }
 
     /// Where the hub answers.

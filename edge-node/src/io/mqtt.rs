@@ -5,6 +5,7 @@ use crate::logic::{AgentEvent, BrokerEvent, Publication};
 use serde::Serialize;
 use shared::ids::NodeId;
 use shared::plan::Layer;
+use shared::units::Micros;
 use shared::wire::mqtt::{PlanMessage, Records, Session, Signed, Status, Topic, ViewMessage};
 use shared_net::host::Tasks;
 use shared_net::mqtt::{Mqtt, MqttEvent, MqttSettings, Note, start};
@@ -25,6 +26,13 @@ pub(super) struct Membership {
     pub(super) identity: Arc<RwLock<Identity>>,
     pub(super) clock: CertClock,
     pub(super) hub: NodeId,
+}
+
+impl Membership {
+    /// How long the certificate is still good.
+    pub(super) fn expires_in(&self) -> Micros {
+        self.identity.read().unwrap_or_else(PoisonError::into_inner).expires_in(&self.clock)
+    }
 }
 
 /// The connection to the broker, or none.

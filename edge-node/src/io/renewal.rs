@@ -49,8 +49,7 @@ impl Renewal {
     }
 
     fn is_due(&self) -> bool {
-        let identity = self.membership.identity.read().unwrap_or_else(PoisonError::into_inner);
-        identity.expires_in(&self.membership.clock) <= Micros(self.member.lifetime.0 / 3)
+        self.membership.expires_in() <= Micros(self.member.lifetime.0 / 3)
     }
 
     async fn renew(&mut self) {

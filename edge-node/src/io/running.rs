@@ -56,7 +56,7 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// There is a certificate without the rest of a membership, or the other way round.
-    #[error("the state folder holds half a membership: remove it, and join again with a fresh token")]
+    #[error("the state folder holds half a membership: join again with a fresh token (`edge-node join --replace`)")]
     HalfMember,
     /// The certificate cannot be used.
     #[error("the node's identity")]
@@ -141,6 +141,7 @@ impl Running {
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
 
         let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
+        let membership = joined.as_ref().map(|joined| joined.membership.clone());
         if let (Some(joined), Some(network)) = (joined, network) {
             let acceptor = joined.endpoint.acceptor();
             tasks.spawn_vital("peer acceptor", peers::accept(acceptor, network, handle.clone(), Arc::clone(&links)));
@@ -151,7 +152,7 @@ impl Running {
             );
         }
         let counters = Arc::new(FrontCounters::default());
-        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters) });
+        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
         let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));

@@ -43,7 +43,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Its content cannot be understood.
-    #[error("`{path}` is damaged: {why}; remove it, and join again with a fresh token")]
+    #[error("`{path}` is damaged: {why}; join again with a fresh token (`edge-node join --replace`)")]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -81,6 +81,23 @@ impl Member {
     pub fn save(&self, folder: &Path) -> Result<(), StoreError> {
         write(&folder.join(MEMBER_FILE), self)
     }
+}
+
+/// Removes what an earlier member of a fleet left in its state folder, but for its certificate ([`shared_net::tls::Identity`]).
+///
+/// # Errors
+/// [`StoreError::File`].
+pub fn forget(folder: &Path) -> Result<(), StoreError> {
+    for name in [MEMBER_FILE, AGENT_FILE, RECORDS_FILE, RECORDS_OLD_FILE, HTTP_FILE] {
+        let path = folder.join(name);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::File { doing: "removing", path, source });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Notes where this agent answers.

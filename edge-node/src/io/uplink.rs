@@ -98,6 +98,9 @@ impl Uplink {
             Err(ended) => ended,
         };
         tracing::info!(hub = %self.network.hub, why = %ended, "uplink ended");
+        if ended == Ended::Goodbye(Goodbye::Revoked) && self.links.own_revocation_is_news(true) {
+            tracing::warn!(hub = %self.network.hub, "revoked: {}", crate::pages::REVOKED);
+        }
         // Fails only when the agent has stopped.
         drop(self.tell(UplinkEvent::Ended(ended)).await);
     }
@@ -139,6 +142,7 @@ impl Uplink {
     async fn talk(&self, link: Link, stream: Stream, welcome: Welcome, commands: mpsc::Receiver<Command>) -> Ended {
         tracing::info!(hub = %self.network.hub, session = welcome.session.0, "uplink up");
         self.links.set_uplink(Some(link.clone()));
+        self.links.own_revocation_is_news(false);
         if self.tell(UplinkEvent::Welcomed(Box::new(welcome))).await.is_err() {
             return Ended::Goodbye(Goodbye::Shutdown);
         }

@@ -221,6 +221,7 @@ impl Agent {
             hub: self.config.hub.clone(),
             degraded: self.degraded(),
             draining: self.view.drains() || self.stopping,
+            certificate_expires_in: None,
             uplink: self.uplink.status(now),
             replicas: self.core.replicas(),
             services: self.core.catalogue().iter().map(|service| service.id.clone()).collect(),

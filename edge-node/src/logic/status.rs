@@ -22,6 +22,9 @@ pub struct NodeStatus {
     pub degraded: bool,
     /// Whether an operator wants the node empty, or it is shutting down.
     pub draining: bool,
+    /// How long the node's certificate is still good. Filled in by the host: a decision has no calendar.
+    #[serde(default)]
+    pub certificate_expires_in: Option<Micros>,
     /// The connection to the hub.
     pub uplink: UplinkStatus,
     /// What is loaded.
@@ -59,6 +62,9 @@ pub struct UplinkStatus {
     pub failures: u32,
     /// Why it was lost the last time.
     pub last_loss: Option<String>,
+    /// Whether the hub said that this node's certificate is no longer good.
+    #[serde(default)]
+    pub revoked: bool,
 }
 
 /// A plan that is held.

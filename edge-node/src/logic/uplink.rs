@@ -2,7 +2,7 @@
 
 use super::backoff::{Backoff, earliest, mix};
 use super::liveness::Liveness;
-use super::{AgentEffect, BrokerEvent, UplinkEvent, UplinkStatus};
+use super::{AgentEffect, BrokerEvent, Ended, UplinkEvent, UplinkStatus};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Hop, PathReport};
 use shared::ids::Instance;
@@ -17,6 +17,9 @@ const STEP_MAX: Micros = Micros::from_secs(2);
 const WINDOW_MAX: Micros = Micros::from_millis(2_500);
 /// First window between two tries.
 const WINDOW_FIRST: Micros = Micros::from_millis(250);
+/// Time between two tries of a node that was thrown out: only a person can change that, so it asks rarely, and yet comes back by
+/// itself where a hub was restored from an older backup by mistake.
+const REVOKED_EVERY: Micros = Micros::from_secs(60);
 /// How long a connection to the broker may take.
 const BROKER_MAX: Micros = Micros::from_secs(5);
 
@@ -64,6 +67,9 @@ pub(super) struct Uplink {
     dial: u64,
     backoff: Backoff,
     last_loss: Option<String>,
+    /// The hub said that this certificate is no longer good, and has not let us in since.
+    #[serde(default)]
+    revoked: bool,
     broker: Broker,
     broker_address: String,
     broker_number: u64,
@@ -82,6 +88,7 @@ impl Uplink {
             dial: 0,
             backoff: Backoff::new(mix(seed, 1), WINDOW_FIRST, WINDOW_MAX),
             last_loss: None,
+            revoked: false,
             broker: Broker::Off,
             broker_address: String::new(),
             broker_number: 0,
@@ -183,6 +190,7 @@ impl Uplink {
                 out.push(AgentEffect::Pong(Pulse { number: pulse.number, ..Pulse::default() }));
             }
             (UplinkEvent::Ended(why), State::Dialling { .. } | State::Up { .. }) => {
+                self.revoked |= why == Ended::Goodbye(Goodbye::Revoked);
                 return self.lose(now, why.to_string(), Goodbye::Shutdown, out);
             }
             _ => {}
@@ -191,6 +199,7 @@ impl Uplink {
     }
 
     fn welcomed(&mut self, now: Moment, welcome: Box<Welcome>) -> Change {
+        self.revoked = false;
         self.state = State::Up {
             session: Session { epoch: welcome.session, instance: self.instance },
             heartbeat: welcome.heartbeat,
@@ -246,7 +255,8 @@ impl Uplink {
         }
         self.broker = Broker::Off;
         self.last_loss = Some(why);
-        let until = now + self.backoff.after_failure(lasted);
+        let pause = self.backoff.after_failure(lasted);
+        let until = now + if self.revoked { REVOKED_EVERY } else { pause };
         self.state = if self.closing { State::Off } else { State::Waiting { until } };
         if was_up { Change::WentDown } else { Change::Nothing }
     }
@@ -307,6 +317,7 @@ impl Uplink {
             broker: matches!(self.broker, Broker::Up { .. }),
             failures: self.backoff.failures(),
             last_loss: self.last_loss.clone(),
+            revoked: self.revoked,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a person sees while the demo runs: spinners on a terminal, plain lines elsewhere.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 /// Where lines go.
@@ -17,6 +17,11 @@ pub(super) struct Waiting {
     spinner: Option<ProgressBar>,
 }
 
+/// Where nobody reads any more the play goes on, and its exit code still tells: it must stop what it started.
+fn print(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 impl Stage {
     pub(super) fn new() -> Self {
         Self { terminal: std::io::stdout().is_terminal() && std::io::stderr().is_terminal() }
@@ -29,7 +34,7 @@ impl Stage {
     /// One line.
     #[expect(clippy::unused_self, reason = "lines belong to the stage, wherever they go")]
     pub(super) fn say(&self, line: &str) {
-        println!("{line}");
+        print(line);
     }
 
     /// A new act.
@@ -56,13 +61,13 @@ impl Waiting {
     /// It came.
     pub(super) fn done(self, detail: &str) {
         self.clear();
-        println!("  ✓ {}{}{detail}", self.text, if detail.is_empty() { "" } else { ": " });
+        print(&format!("  ✓ {}{}{detail}", self.text, if detail.is_empty() { "" } else { ": " }));
     }
 
     /// It is replaced by this line.
     pub(super) fn replace(self, line: &str) {
         self.clear();
-        println!("  {line}");
+        print(&format!("  {line}"));
     }
 
     fn clear(&self) {

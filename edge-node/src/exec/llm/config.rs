@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shared::ids::VariantId;
 use shared::units::{Bytes, Tokens};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An embedded model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,11 +64,24 @@ pub enum CacheForm {
     F16,
 }
 
+impl LlmConfig {
+    /// Whether the model's file is there.
+    ///
+    /// # Errors
+    /// [`ModelError::Missing`].
+    pub fn check_file(&self) -> Result<(), ModelError> {
+        if self.path.is_file() {
+            return Ok(());
+        }
+        Err(ModelError::Missing { path: self.path.clone(), hint: self.hint.clone() })
+    }
+}
+
 /// Why a model is not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// No such file.
-    #[error("model file {} is missing{}", path.display(), bring(hint))]
+    #[error("model file {} is missing{}{}", path.display(), bring(hint), from_where(path))]
     Missing {
         /// Which.
         path: PathBuf,
@@ -138,6 +151,14 @@ pub enum ModelError {
     /// A computation failed.
     #[error("the warm-up failed: {}", first_line(.0))]
     Compute(#[from] candle_core::Error),
+}
+
+/// Relative paths surprise whoever starts the agent from elsewhere.
+fn from_where(path: &Path) -> String {
+    match std::env::current_dir() {
+        Ok(here) if path.is_relative() => format!("; the path is relative to the current directory, {}", here.display()),
+        _ => String::new(),
+    }
 }
 
 fn bring(hint: &Option<String>) -> String {

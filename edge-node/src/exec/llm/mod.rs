@@ -170,7 +170,11 @@ impl Thread {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the computing thread panicked".to_owned(),
         };
-        tracing::info!(%variant, why = failed, "model unloaded");
+        if self.stop.load(Ordering::Acquire) {
+            tracing::info!(%variant, why = failed, "model unloaded");
+        } else {
+            tracing::error!(%variant, why = failed, "the model does not serve");
+        }
         self.report.send_modify(|report| report.state = ReplicaState::Failed(failed));
     }
 

@@ -115,6 +115,9 @@ impl Shared {
             if report.state == state || report.state == ReplicaState::Draining {
                 return false;
             }
+            if let ReplicaState::Failed(why) = &state {
+                tracing::error!(%variant, %why, "the upstream does not serve");
+            }
             tracing::info!(%variant, ?state, "the upstream's state changed");
             report.state = state;
             true

@@ -45,6 +45,21 @@ fn late_news_of_an_older_connection_change_nothing() {
 }
 
 #[test]
+fn a_node_that_was_revoked_says_so_and_asks_rarely() {
+    let mut world = World::new(None);
+    world.connect();
+    let dial = world.dial_number();
+    let thrown_out = world.now;
+    world.tell(AgentEvent::Uplink(dial, UplinkEvent::Ended(Ended::Goodbye(Goodbye::Revoked))));
+    assert!(world.agent.status(world.now).uplink.revoked);
+    world.dial();
+    assert!(world.now.since(thrown_out) >= Micros::from_secs(60), "{}", world.now.since(thrown_out));
+    assert!(world.agent.status(world.now).uplink.revoked, "until a hub lets it in");
+    world.connect();
+    assert!(!world.agent.status(world.now).uplink.revoked);
+}
+
+#[test]
 fn a_hub_that_throws_us_out_is_dialled_less_and_less_often_yet_within_a_heartbeat() {
     let mut world = World::new(None);
     let mut gaps = Vec::new();

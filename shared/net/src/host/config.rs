@@ -143,7 +143,9 @@ pub fn load<T: Serialize + DeserializeOwned + Default>(sources: &Sources) -> Res
     let base = Tree::of_json(&defaults);
     let value: T = match read(&base, leaves.iter()) {
         Ok(value) => value,
-        Err(whole) => return Err(blame::<T>(&base, &leaves, &defaults).unwrap_or_else(|| ConfigError::Whole(whole.to_string()))),
+        Err(whole) => {
+            return Err(blame::<T>(&base, &leaves, &defaults).unwrap_or_else(|| ConfigError::Whole(dotted(&whole.to_string()))));
+        }
     };
     let shown = show(&value, &leaves)?;
     Ok(Loaded { value, shown })
@@ -232,10 +234,33 @@ fn blame<T: DeserializeOwned>(base: &Tree, leaves: &[Leaf], defaults: &Json) -> 
             key: leaf.key(),
             value: if hidden { "(hidden)".to_owned() } else { format!("`{}`", leaf.value) },
             origin: leaf.origin.clone(),
-            why: if hidden { "of another kind than wanted".to_owned() } else { error.to_string() },
+            why: if hidden {
+                "of another kind than wanted".to_owned()
+            } else {
+                choices::<T>(leaf, defaults).unwrap_or_else(|| dotted(&error.to_string()))
+            },
             default: at(defaults, &leaf.path).map_or_else(|| "absent".to_owned(), |default| format!("`{default}`")),
         })))
     })
+}
+
+/// `config` forgets a dot: `engines[0]rates` is the key `engines[0].rates`.
+fn dotted(text: &str) -> String {
+    let mut parts = text.split(']');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |whole, part| {
+        let dot = if whole.contains('[') && part.starts_with(|c: char| c.is_ascii_alphabetic()) { "." } else { "" };
+        format!("{whole}]{dot}{part}")
+    })
+}
+
+/// The choices that there are, where the value is none of them.
+fn choices<T: DeserializeOwned>(leaf: &Leaf, defaults: &Json) -> Option<String> {
+    let mut whole = defaults.clone();
+    let place = leaf.path.iter().try_fold(&mut whole, |at, key| at.get_mut(key))?;
+    *place = Json::String(leaf.value.clone().into_string().ok()?);
+    let why = serde_json::from_value::<T>(whole).err()?.to_string();
+    why.starts_with("unknown variant").then_some(why)
 }
 
 fn show<T: Serialize>(value: &T, leaves: &[Leaf]) -> Result<Vec<Shown>, ConfigError> {
@@ -350,6 +375,12 @@ mod tests {
                 other => panic!("{bad}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn keys_in_lists_have_their_dot() {
+        assert_eq!(dotted("missing configuration field \"engines[0]rates\""), "missing configuration field \"engines[0].rates\"");
+        assert_eq!(dotted("no list, a[1], b]"), "no list, a[1], b]");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tracing to standard error. Standard output belongs to the answers of commands.
 
 use serde::{Deserialize, Serialize};
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// The section `log` of a configuration.
@@ -53,6 +54,8 @@ pub fn init_tracing(settings: &LogSettings) -> Result<(), LogError> {
     let bad = |why: String| LogError::Filter { given: settings.filter.clone(), why };
     let filter = EnvFilter::builder().parse(&settings.filter).map_err(|error| bad(error.to_string()))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // In a file or a journal, codes of colours are only noise.
+    let builder = builder.with_ansi(std::io::stderr().is_terminal());
     let done = match settings.format {
         LogFormat::Human => builder.with_target(true).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(true).try_init(),

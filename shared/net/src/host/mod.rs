@@ -8,11 +8,13 @@ mod config;
 mod layers;
 mod log;
 mod nearest;
+mod out;
 mod state;
 mod tasks;
 
 pub use clock::Clock;
 pub use config::{BadValue, ConfigError, Loaded, Origin, Shown, Sources, load};
 pub use log::{LogError, LogFormat, LogSettings, init_tracing};
+pub use out::{say, try_say};
 pub use state::{StateError, StateFolder, write_private};
 pub use tasks::{NotStopped, Tasks, shutdown_signal};

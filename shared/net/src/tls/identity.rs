@@ -76,6 +76,20 @@ impl Identity {
         })
     }
 
+    /// Removes the identity from a state folder, if there is one.
+    ///
+    /// # Errors
+    /// [`TlsError::File`] when it cannot be removed.
+    pub fn forget(folder: &Path) -> Result<(), TlsError> {
+        let path = folder.join(FILE);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(TlsError::File { doing: "removing the identity from", path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The member's name.
     #[must_use]
     pub const fn node(&self) -> &NodeId {
