@@ -126,7 +126,7 @@ async fn what_must_stay_at_a_site_is_refused_and_recorded() {
         assert_eq!(answer.status(), 403);
         let id = answer.headers().get("x-request-id").expect("an id").to_str().expect("text").to_owned();
         let refusal: Value = answer.json().await.expect("JSON");
-        assert!(refusal["error"]["message"].as_str().is_some_and(|why| why.contains("agent at its site")), "{refusal}");
+        assert!(refusal["error"]["message"].as_str().is_some_and(|why| why.contains("asked of an agent there")), "{refusal}");
         let kept = timeout(PATIENCE, async {
             loop {
                 let records = world.get(&format!("records/{id}")).await;

@@ -25,7 +25,7 @@ pub fn of_reason(reason: &Reason, counts: &BTreeMap<String, u32>) -> ApiError {
         Reason::Energy(_) => client(code, "tidegate.energy_joules"),
         Reason::Money(_) => client(code, "tidegate.money_microdollars"),
         Reason::Residency => {
-            let message = format!("{message}; a hub stands outside every site: send it to an agent at its site");
+            let message = format!("{message}; what must stay at a site is asked of an agent there, not of the hub");
             ApiError::new(StatusCode::FORBIDDEN, PERMISSION, code, message).at("tidegate.residency")
         }
         Reason::Deadline { .. } => {
