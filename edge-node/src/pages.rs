@@ -146,7 +146,7 @@ fn needs(needs: &Needs) -> String {
         parts.extend(time.map(|time| format!("{what} {time}")));
     }
     if slo.min_quality.get() > 0.0 {
-        parts.push(format!("quality at least {:.2}", slo.min_quality.get()));
+        parts.push(format!("quality at least {:.3}", slo.min_quality.get()));
     }
     parts.extend(slo.energy.map(|most| format!("at most {most}")));
     parts.extend(slo.money.map(|most| format!("at most {most}")));
@@ -162,7 +162,7 @@ fn outcome(record: &Record) -> String {
         text += &format!(" by {variant} on {node}");
     }
     if let Some(quality) = record.quality {
-        text += &format!(", quality {:.2}", quality.get());
+        text += &format!(", quality {:.3}", quality.get());
     }
     text += &format!(", {} in all", record.actual.total);
     match record.attained {

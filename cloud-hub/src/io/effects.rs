@@ -83,7 +83,10 @@ impl Driver {
                     self.metrics.record_dropped();
                 }
             }
-            HubEffect::Reply { token, reply } => self.reply(token, reply),
+            HubEffect::Reply { token, reply } => {
+                self.publisher.count();
+                self.reply(token, reply);
+            }
             HubEffect::Note(note) => {
                 log(&note);
                 self.metrics.note(&note);

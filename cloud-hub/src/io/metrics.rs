@@ -33,6 +33,7 @@ pub struct Metrics {
     mqtt_received: Counter,
     mqtt_published: Counters,
     mqtt_connected: Gauge,
+    mqtt_turned_away: Gauges,
     records_dropped: Counter,
     write_failures: Counter,
     front: Arc<FrontCounters>,
@@ -56,6 +57,7 @@ impl Metrics {
             mqtt_received: Counter::default(),
             mqtt_published: Family::default(),
             mqtt_connected: Gauge::default(),
+            mqtt_turned_away: Gauges::default(),
             records_dropped: Counter::default(),
             write_failures: Counter::default(),
             front,
@@ -78,6 +80,8 @@ impl Metrics {
         registry.register("mqtt_received", "Messages received from the broker", self.mqtt_received.clone());
         registry.register("mqtt_published", "Messages for the broker by result", self.mqtt_published.clone());
         registry.register("mqtt_connected", "Whether the hub is connected to its broker", self.mqtt_connected.clone());
+        let turned_away = self.mqtt_turned_away.clone();
+        registry.register("mqtt_turned_away", "What the embedded broker refused since it started, by what it was", turned_away);
         registry.register("records_dropped", "Records lost because the store was behind", self.records_dropped.clone());
         registry.register("store_failures", "Changes of state that could not be written", self.write_failures.clone());
     }
@@ -118,6 +122,13 @@ impl Metrics {
 
     pub(crate) fn mqtt_connected(&self, connected: bool) {
         self.mqtt_connected.set(i64::from(connected));
+    }
+
+    /// What the embedded broker counted: connections that did not come about, and publications and subscriptions beyond rights.
+    pub(crate) fn mqtt_turned_away(&self, connections: u64, forbidden: u64) {
+        for (what, count) in [("connection", connections), ("topic", forbidden)] {
+            self.mqtt_turned_away.get_or_create(&vec![("what", what.to_owned())]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     pub(crate) fn record_dropped(&self) {

@@ -133,6 +133,13 @@ impl Publisher {
         }
     }
 
+    /// Brings the broker's own counters up to date: somebody is about to read them.
+    pub(crate) fn count(&self) {
+        if let Some((connections, forbidden)) = self.broker.turned_away() {
+            self.metrics.mqtt_turned_away(connections, forbidden);
+        }
+    }
+
     pub(crate) fn kick(&self, node: &NodeId) {
         self.broker.disconnect(node);
     }

@@ -59,7 +59,7 @@ pub enum Reason {
     #[error("residency forbids it")]
     Residency,
     /// The variant is not good enough.
-    #[error("quality {has:.2} below {wanted:.2}")]
+    #[error("quality {has:.3} below {wanted:.3}")]
     Quality {
         /// The variant's.
         has: Quality,

@@ -25,6 +25,10 @@ impl Embedded {
         match *self {}
     }
 
+    pub(super) const fn turned_away(&self) -> (u64, u64) {
+        match *self {}
+    }
+
     pub(super) const fn disconnect(&self, _node: &NodeId) {
         match *self {}
     }

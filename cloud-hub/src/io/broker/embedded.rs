@@ -31,6 +31,10 @@ impl Embedded {
         self.0.local_addr()
     }
 
+    pub(super) fn turned_away(&self) -> (u64, u64) {
+        (self.0.refused(), self.0.forbidden())
+    }
+
     pub(super) fn disconnect(&self, node: &NodeId) {
         let ended = self.0.disconnect(node);
         tracing::info!(%node, ended, "MQTT sessions ended");

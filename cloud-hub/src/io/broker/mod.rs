@@ -76,6 +76,11 @@ impl Broker {
         }
     }
 
+    /// Connections that did not come about, and attempts beyond a client's rights. An external broker counts for itself.
+    pub(crate) fn turned_away(&self) -> Option<(u64, u64)> {
+        self.embedded.as_ref().map(Embedded::turned_away)
+    }
+
     /// Uses a renewed identity from now on. An external broker has its own files.
     pub(crate) fn set_identity(&self, identity: &Identity) {
         if let Some(embedded) = &self.embedded {
