@@ -23,6 +23,7 @@ mod rows;
 mod tests;
 mod views;
 
+#[cfg(feature = "io")]
 pub(crate) use admin::revoked;
 pub use config::{HubConfig, PolicyChoice, Restored, RestoredNode};
 pub use effect::{AdminReply, Change, HubEffect, Note};
