@@ -98,19 +98,25 @@ impl StateDir {
         self.0.join("broker")
     }
 
-    /// Makes the folder with authority, admin key and an empty database.
+    /// Makes the folder with authority, admin key and an empty database. Where only the database is missing, it alone is made anew:
+    /// every node trusts the authority that is there, and is known again when it next says hello.
     ///
     /// # Errors
     /// [`StateError::Already`] when there is one.
     pub fn init(&self, hub: &NodeId, address: &str, now: UnixTime) -> Result<Authority, StateError> {
         let _held = StateFolder::open(&self.0)?;
-        if self.database().exists() || self.0.join(ADMIN_KEY_FILE).exists() {
+        if self.database().exists() {
             return Err(StateError::Already(self.0.clone()));
         }
-        let authority = Authority::create(&self.0, hub, now)?;
-        let key = hex::encode(rand::random::<[u8; 32]>());
-        write_private(&self.0.join(ADMIN_KEY_FILE), key.as_bytes())
-            .map_err(|source| self.file("writing", ADMIN_KEY_FILE, source))?;
+        let authority = if self.initialised().is_ok() {
+            Authority::open(&self.0)?
+        } else {
+            let authority = Authority::create(&self.0, hub, now)?;
+            let key = hex::encode(rand::random::<[u8; 32]>());
+            write_private(&self.0.join(ADMIN_KEY_FILE), key.as_bytes())
+                .map_err(|source| self.file("writing", ADMIN_KEY_FILE, source))?;
+            authority
+        };
         Store::create(&self.database(), hub, address, now)?;
         Ok(authority)
     }
@@ -202,6 +208,10 @@ mod tests {
         let made = state.init(&hub(), "127.0.0.1:7443", UnixTime(1_800_000_000)).expect("made");
         assert_eq!(state.authority().expect("read").fingerprint(), made.fingerprint());
         assert!(matches!(state.init(&hub(), "127.0.0.1:7443", UnixTime(1_800_000_000)), Err(StateError::Already(_))));
+        // A lost database is made anew under the same authority.
+        fs::remove_file(state.database()).expect("there");
+        let again = state.init(&hub(), "127.0.0.1:7443", UnixTime(1_800_000_000)).expect("made again");
+        assert_eq!(again.fingerprint(), made.fingerprint());
         let held = state.lock().expect("free");
         assert!(matches!(state.lock(), Err(StateError::Folder(LockError::InUse(_)))));
         drop(held);

@@ -225,7 +225,16 @@ fn init(config: &Config, name: &NodeId, address: &str) -> Result<(), CliError> {
     }
     let state = StateDir::at(&config.state);
     let now = crate::clock::UnixTime::now(&shared_net::tls::CertClock::new(0));
+    let kept = state.admin_key().is_ok();
     let authority = state.init(name, address, now)?;
+    if kept {
+        say!(
+            "The authority in {} is kept, and its database made anew. Nodes are known again when they next connect.",
+            state.path().display()
+        );
+        say!("Services, tokens, drains and revocations are forgotten: add them again, and revoke again whom you had revoked.");
+        return Ok(());
+    }
     say!("Made the fleet of {name} in {}.", state.path().display());
     say!("Authority (SHA-256): {}", authority.fingerprint());
     say!("Next: `cloud-hub serve --state {0}`, then `cloud-hub token --state {0} --site SITE`.", state.path().display());

@@ -206,7 +206,11 @@ fn log(note: &Note) {
         Note::PlanRejected { node, layer, why } => tracing::warn!(%node, %layer, why, "a node did not apply a plan"),
         Note::SelfSuspicion { vanished, of } => tracing::warn!(vanished, of, "many nodes vanished at once: slow layers are held"),
         Note::EpochJump { node, incarnation } => {
-            tracing::warn!(%node, incarnation, "plan epochs jump above what a node has seen")
+            tracing::warn!(
+                %node, incarnation,
+                "a node has seen newer plans than this database: it is an older copy, and revocations, services and tokens since then \
+                 are forgotten in it. Plans go on above what was seen; look at `cloud-hub nodes` and revoke again where needed"
+            )
         }
         Note::RelayRefused { ingress, target, request, code } => {
             tracing::info!(%ingress, %target, %request, code, "a relay was refused");
