@@ -3,7 +3,7 @@
 //! [`Universe`] is tiny on purpose: virtual time, links that can be cut, processes that can be killed, engines that emit tokens at a
 //! rate. It calls exactly the code that the live programs call. There must never be a clock, a socket or a thread in here.
 //!
-//! Files: `universe` (time, knobs, what a story can ask), `agents` and `hub` (effects of each carried out), `net` (links and
+//! Files: `universe` (time, what a story can ask), `knobs` (what it can do), `agents` and `hub` (effects of each carried out), `net` (links and
 //! connections), `routes` (request streams), `engine` (executors' truth), `clients` (what applications saw, and what they must never see), `capture` (replay).
 
 mod agents;
@@ -11,6 +11,7 @@ mod capture;
 mod clients;
 mod engine;
 mod hub;
+mod knobs;
 mod net;
 mod routes;
 mod universe;
