@@ -2,16 +2,26 @@
 
 use scenarios::emulate::client::Question;
 use serde_json::json;
-use tests::{Canary, Pace, World, files_with, profiled, service};
+use tests::{Canary, Recorder, World, files_with, hub_metric, service};
+
+/// Streams that the hub opened towards an executor.
+const RELAYED: &str = "tidegate_hub_relay_streams_total";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_canary_leaves_the_site_while_the_engine_is_dead_and_the_uplink_flaps() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "[log]\nfilter = \"trace\"\n").await;
-    // The edge has no engine at all; the cloud could serve, and must not.
-    let edge = world.edge("bay/edge-1", "[log]\nfilter = \"trace\"\n").await;
-    let cloud = world.agent("cloud/gpu-1", &profiled("v", Pace::default())).await;
+    // The edge's engine is dead; the cloud could serve, and must not. Its engine keeps all that it is sent.
+    let dead = "[log]\nfilter = \"trace\"\n[[engines]]\nengine = \"upstream\"\nvariant = \"v\"\nurl = \"http://127.0.0.1:9/v1\"\n\
+                model = \"dead\"\nslots = 1\ncontext = 2048\nrates = { prompt_per_s = 1000.0, decode_per_s = 1000.0 }\n";
+    let edge = world.edge("bay/edge-1", dead).await;
+    let engine = Recorder::start().await;
+    let cloud = world.agent("cloud/gpu-1", &engine.engine("v")).await;
     world.until_ready(&cloud, "s").await;
-    world.until_answered(&edge, &Question::new("s", "ready?", 1)).await;
+    let free = Canary::fresh();
+    world.until_answered(&edge, &Question::new("s", free.text(), 1)).await;
+    assert!(engine.heard(free.text()), "what may travel is found where it arrives, so what may not would be found too");
+    let relayed = hub_metric(&world, RELAYED).await;
+    assert!(relayed >= 1.0, "it went through the hub");
     let mut canaries = Vec::new();
     for round in 0..8 {
         if round % 2 == 0 {
@@ -34,13 +44,14 @@ async fn no_canary_leaves_the_site_while_the_engine_is_dead_and_the_uplink_flaps
         assert!(reply.error.is_some(), "a hub stands outside every site");
         canaries.push(canary);
     }
+    assert_eq!(hub_metric(&world, RELAYED).await, relayed, "none of them passed the hub");
     world.cable(&edge).restore();
     world.until_degraded(&edge, false).await;
-    // A text that may travel arrives, so the search below would find one that did.
     world.until_answered(&edge, &Question::new("s", "free to go", 1)).await;
     assert!(world.fleet.stop().is_empty(), "all end when asked");
     for canary in &canaries {
         let found = files_with(world.folder(), canary);
         assert!(found.is_empty(), "{} is in {found:?}", canary.text());
+        assert!(!engine.heard(canary.text()), "{} reached the cloud", canary.text());
     }
 }

@@ -7,10 +7,12 @@ mod canary;
 mod engines;
 mod metrics;
 mod mqtt;
+mod recorder;
 mod world;
 
 pub use canary::{Canary, files_with};
 pub use engines::{Pace, llm, model, profiled, service};
 pub use metrics::{agent_metric, hub_metric, node_row};
 pub use mqtt::BrokerClient;
+pub use recorder::Recorder;
 pub use world::{HEARTBEAT, SOON, World};
