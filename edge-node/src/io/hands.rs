@@ -257,6 +257,7 @@ impl Hands {
         let cancel = self.tasks.cancelled().child_token();
         let run = execute::Own {
             handle: self.handle.clone(),
+            links: Arc::clone(&self.links),
             engine: Arc::clone(engine),
             body: resumed(client, &header),
             header,

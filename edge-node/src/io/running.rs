@@ -129,7 +129,7 @@ impl Running {
 
         let (handle, inbox) = driver::channel(&agent, clock);
         let (links, meters) = (Arc::new(Links::default()), Arc::new(Meters::new()));
-        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines) };
+        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), links: Arc::clone(&links) };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
