@@ -13,7 +13,7 @@ use super::renewal::Renewal;
 use super::store::{self, Member, StoreError};
 use super::{peers, uplink};
 use crate::config::{BadConfig, Config};
-use crate::exec;
+use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
 use shared::fleet::ReplicaReport;
@@ -114,13 +114,30 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
+        Self::begin(config, || start_engines(config), capture).await
+    }
+
+    /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way.
+    pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
+        let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
+        Self::begin(config, || Ok(Arc::new(engines)), None).await
+    }
+
+    async fn begin(
+        config: &Config,
+        engines: impl FnOnce() -> Result<Engines, StartError>,
+        capture: Option<PathBuf>,
+    ) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = start_engines(config)?;
+        let engines = engines()?;
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;

@@ -13,7 +13,7 @@ use shared::ids::NodeId;
 use shared::plan::{Failure, Reason};
 use shared::request::limits::{ACCEPT_MAX, SILENCE_MAX};
 use shared::units::Micros;
-use shared::wire::frame::{Drawn, FRAME_BYTES_MAX, Hidden};
+use shared::wire::frame::{Drawn, Hidden};
 use shared::wire::{Frame, StageBody};
 use shared::work::ExecHeader;
 use shared_net::quic::{FrameReader, FrameWriter, Link, Stream, StreamError};
@@ -33,8 +33,6 @@ pub(super) const HIDDEN_MAX: usize = 2;
 const DRAWN_MAX: usize = 2;
 /// How long the next stage may take to end after this one has; then it is cut off. It has nothing left to compute.
 const PARTING_MAX: Duration = Duration::from_secs(1);
-/// Bytes of one frame of hidden states. What else is in the frame takes less than a hundred.
-const HIDDEN_BYTES_MAX: usize = FRAME_BYTES_MAX - 128;
 
 /// The stream to the next stage. Carries while [`Self::carry`] is polled.
 pub(super) struct Onward {
@@ -180,16 +178,15 @@ async fn carry(
 ) {
     let Stream { mut reader, mut writer } = stream;
     let mut up = std::pin::pin!(up(&node, &mut reader, &drawn, &awaited));
-    let down = async {
-        // A write that fails shows in the next read, with a reason if the other end gave one.
-        if down(&mut writer, body, hidden, &awaited).await.is_err() {
-            pending().await
-        }
-    };
     let failure = tokio::select! {
         biased;
         failure = &mut up => failure,
-        () = down => up.await,
+        sent = down(&mut writer, body, hidden, &awaited) => match sent {
+            // More than a frame holds; engines know better.
+            Err(StreamError::BadFrame(bad)) => Failure::Engine(bad.to_string()),
+            // A write that fails shows in the next read, with a reason if the other end gave one.
+            Ok(()) | Err(_) => up.await,
+        }
     };
     // Fails when the engine has ended, and then nobody needs to know.
     drop(drawn.send(Err(Failure::Stage { node: node.clone(), failure: Box::new(failure) })).await);
@@ -207,9 +204,7 @@ async fn down(
     }
     while let Some(states) = hidden.recv().await {
         let draw = states.draw;
-        for piece in pieces(states) {
-            writer.write(&Frame::Hidden(piece)).await?;
-        }
+        writer.write(&Frame::Hidden(states)).await?;
         if draw {
             awaited.asked();
         }
@@ -236,23 +231,4 @@ async fn up(node: &NodeId, reader: &mut FrameReader, drawn: &mpsc::Sender<Result
             Err(_) => {}
         }
     }
-}
-
-/// The same states in frames that are not too large. Only after the last of them a token is drawn.
-fn pieces(states: Hidden) -> Vec<Hidden> {
-    let row = states.bytes.len() / usize::from(states.count).max(1);
-    let rows_max = (HIDDEN_BYTES_MAX / row.max(1)).max(1);
-    if usize::from(states.count) <= rows_max {
-        return vec![states];
-    }
-    let rows: Vec<_> = states.bytes.chunks(row * rows_max).collect();
-    let last = rows.len().saturating_sub(1);
-    let mut start = states.start;
-    let piece = |(number, bytes): (usize, &&[u8])| {
-        let count = u16::try_from(bytes.len() / row.max(1)).unwrap_or(u16::MAX);
-        let piece = Hidden { start, count, draw: states.draw && number == last, bytes: bytes.to_vec() };
-        start = start.saturating_add(u32::from(count));
-        piece
-    };
-    rows.iter().enumerate().map(piece).collect()
 }
