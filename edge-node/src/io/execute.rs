@@ -1,9 +1,8 @@
 //! Executions on engines of this node: those of the own ingress here, those of others in `offered`.
 
 use super::driver::Handle;
-use super::links::Links;
 use super::remote::{Unwanted, deliver};
-use super::stage::{self, Onward};
+use super::stage::{self, Onward, Reach};
 use crate::exec::{Downstream, Engine, ExecEvent, Input, Job, SINK_EVENTS_MIN};
 use shared::ids::{AttemptId, VariantId};
 use shared::plan::Failure;
@@ -30,7 +29,7 @@ const ABORT_MAX: Duration = Duration::from_secs(5);
 /// An execution for the own ingress.
 pub(super) struct Own {
     pub(super) handle: Handle,
-    pub(super) links: Arc<Links>,
+    pub(super) reach: Reach,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) header: ExecHeader,
     pub(super) body: Arc<Body>,
@@ -61,7 +60,7 @@ impl Own {
         let opened = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(Failure::ClientGone),
-            opened = stage::open(&self.links, &self.header, Duration::ZERO) => opened,
+            opened = stage::open(&self.reach, &self.header, Duration::ZERO) => opened,
         };
         opened.map_err(AttemptEvent::Failed)
     }

@@ -1,6 +1,7 @@
 //! What the agent counts, for Prometheus. Labels are names from closed sets or of this node's own replicas; never text of a
 //! request, never a name that a client made up.
 
+use super::links::Links;
 use crate::logic::NodeStatus;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -12,6 +13,7 @@ use prometheus_client::registry::Registry;
 use shared::fleet::Load;
 use shared::ids::VariantId;
 use shared::plan::{Outcome, Record, Verdict};
+use shared::wire::frame::Hidden;
 use shared_net::openai::FrontCounters;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,6 +42,11 @@ struct FrontLabels {
     status: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
+}
+
 /// All counters of the agent.
 pub(super) struct Meters {
     registry: Mutex<Registry>,
@@ -61,10 +68,14 @@ pub(super) struct Meters {
     spool_dropped: Gauge,
     front: Family<FrontLabels, Gauge>,
     connections: Gauge,
+    stage_tokens: Counter,
+    stage_bytes: Counter,
+    peer_bytes: Family<DirectionLabels, Gauge>,
+    links: Arc<Links>,
 }
 
 impl Meters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(links: Arc<Links>) -> Self {
         let meters = Self {
             registry: Mutex::new(Registry::with_prefix("tidegate_agent")),
             requests: Family::default(),
@@ -85,6 +96,10 @@ impl Meters {
             spool_dropped: Gauge::default(),
             front: Family::default(),
             connections: Gauge::default(),
+            stage_tokens: Counter::default(),
+            stage_bytes: Counter::default(),
+            peer_bytes: Family::default(),
+            links,
         };
         meters.register();
         meters
@@ -118,6 +133,19 @@ impl Meters {
         );
         registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
         registry.register("http_connections", "Open HTTP connections", self.connections.clone());
+        registry.register("stage_tokens", "Tokens whose hidden states went to a next stage", self.stage_tokens.clone());
+        registry.register("stage_bytes", "Bytes of the hidden states that went to a next stage", self.stage_bytes.clone());
+        registry.register(
+            "peer_bytes",
+            "Bytes to and from other agents without the hub, as the network sees them",
+            self.peer_bytes.clone(),
+        );
+    }
+
+    /// Hidden states went to a next stage.
+    pub(super) fn hidden_sent(&self, hidden: &Hidden) {
+        self.stage_tokens.inc_by(u64::from(hidden.count));
+        self.stage_bytes.inc_by(u64::try_from(hidden.bytes.len()).unwrap_or(u64::MAX));
     }
 
     pub(super) fn publication_dropped(&self) {
@@ -179,6 +207,11 @@ impl Meters {
         self.spool_dropped.set(i64::try_from(status.spool.dropped).unwrap_or(i64::MAX));
         for replica in &status.replicas {
             self.load(&replica.variant, &replica.load);
+        }
+        let (sent, received) = self.links.peer_bytes();
+        for (direction, bytes) in [("sent", sent), ("received", received)] {
+            let labels = DirectionLabels { direction };
+            self.peer_bytes.get_or_create(&labels).set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         let front = front.snapshot();
         self.connections.set(i64::try_from(front.connections_open).unwrap_or(i64::MAX));

@@ -3,8 +3,7 @@
 
 use super::driver::{Handle, Message};
 use super::execute::{Engines, SINK_EVENTS, closed, died};
-use super::links::Links;
-use super::stage::{self, Awaited, Onward};
+use super::stage::{self, Awaited, Onward, Reach};
 use crate::exec::{Downstream, ExecEvent, Input, Job};
 use shared::fleet::Load;
 use shared::ids::{AttemptId, NodeId};
@@ -55,7 +54,7 @@ pub(super) enum Command {
 pub(super) struct Host {
     pub(super) handle: Handle,
     pub(super) engines: Engines,
-    pub(super) links: Arc<Links>,
+    pub(super) reach: Reach,
 }
 
 /// Why a stream ends.
@@ -148,7 +147,7 @@ impl Guest {
             biased;
             command = self.commands.recv() => Err(ending_of(command)),
             _ = stopped => Err(Ending::Withdrawn),
-            opened = stage::open(&self.host.links, &self.header, self.since.elapsed()) => opened.map_err(Ending::Failed),
+            opened = stage::open(&self.host.reach, &self.header, self.since.elapsed()) => opened.map_err(Ending::Failed),
         }
     }
 

@@ -10,6 +10,7 @@ use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
 use super::offered::Host;
 use super::renewal::Renewal;
+use super::stage::Reach;
 use super::store::{self, Member, StoreError};
 use super::{peers, uplink};
 use crate::config::{BadConfig, Config};
@@ -145,8 +146,10 @@ impl Running {
         let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
 
         let (handle, inbox) = driver::channel(&agent, clock);
-        let (links, meters) = (Arc::new(Links::default()), Arc::new(Meters::new()));
-        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), links: Arc::clone(&links) };
+        let links = Arc::new(Links::default());
+        let meters = Arc::new(Meters::new(Arc::clone(&links)));
+        let reach = Reach { links: Arc::clone(&links), meters: Arc::clone(&meters) };
+        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));

@@ -5,6 +5,7 @@
 //! as secret as the text that they were computed from.
 
 use super::links::Links;
+use super::meters::Meters;
 use super::remote::send_body;
 use crate::exec::Downstream;
 use futures_util::future::BoxFuture;
@@ -34,6 +35,13 @@ const DRAWN_MAX: usize = 2;
 /// How long the next stage may take to end after this one has; then it is cut off. It has nothing left to compute.
 const PARTING_MAX: Duration = Duration::from_secs(1);
 
+/// What next stages are reached with.
+#[derive(Clone)]
+pub(super) struct Reach {
+    pub(super) links: Arc<Links>,
+    pub(super) meters: Arc<Meters>,
+}
+
 /// The stream to the next stage. Carries while [`Self::carry`] is polled.
 pub(super) struct Onward {
     work: Option<BoxFuture<'static, ()>>,
@@ -49,16 +57,16 @@ pub(super) struct Awaited(Option<Arc<AtomicU32>>);
 ///
 /// # Errors
 /// [`Failure::Stage`] when the next stage cannot be reached, or does not take the request.
-pub(super) async fn open(links: &Links, header: &ExecHeader, spent: Duration) -> Result<(Option<Downstream>, Onward), Failure> {
+pub(super) async fn open(reach: &Reach, header: &ExecHeader, spent: Duration) -> Result<(Option<Downstream>, Onward), Failure> {
     let Some(mut next) = header.next_stage() else {
         return Ok((None, Onward { work: None, awaited: Awaited::default() }));
     };
     let spent = Micros(u64::try_from(spent.as_micros()).unwrap_or(u64::MAX));
     next.remaining = next.remaining.map(|remaining| remaining - spent);
     let node = next.target.clone();
-    match offer(links, next).await {
+    match offer(&reach.links, next).await {
         Ok(stream) => {
-            let (engine, way) = channels(node, stream);
+            let (engine, way) = channels(node, stream, Arc::clone(&reach.meters));
             Ok((Some(engine), way))
         }
         Err(failure) => Err(Failure::Stage { node, failure: Box::new(failure) }),
@@ -105,11 +113,11 @@ async fn offer(links: &Links, next: ExecHeader) -> Result<Stream, Failure> {
     timeout(Duration::from_micros(ACCEPT_MAX.0), answered).await.unwrap_or(Err(Failure::Stalled(ACCEPT_MAX)))
 }
 
-fn channels(node: NodeId, stream: Stream) -> (Downstream, Onward) {
+fn channels(node: NodeId, stream: Stream, meters: Arc<Meters>) -> (Downstream, Onward) {
     let ((body, wanted), (hidden, states)) = (oneshot::channel(), mpsc::channel(HIDDEN_MAX));
     let (tokens, drawn) = mpsc::channel(DRAWN_MAX);
     let awaited = Awaited(Some(Arc::default()));
-    let carrying = carry(node, stream, wanted, states, tokens, awaited.clone());
+    let carrying = carry(node, stream, Down { body: wanted, hidden: states, awaited: awaited.clone(), meters }, tokens);
     (Downstream { body, hidden, drawn }, Onward { work: Some(Box::pin(carrying)), awaited })
 }
 
@@ -168,20 +176,22 @@ impl Awaited {
     }
 }
 
-async fn carry(
-    node: NodeId,
-    stream: Stream,
+/// What goes down to the next stage.
+struct Down {
     body: oneshot::Receiver<StageBody>,
     hidden: mpsc::Receiver<Hidden>,
-    drawn: mpsc::Sender<Result<Drawn, Failure>>,
     awaited: Awaited,
-) {
+    meters: Arc<Meters>,
+}
+
+async fn carry(node: NodeId, stream: Stream, down: Down, drawn: mpsc::Sender<Result<Drawn, Failure>>) {
     let Stream { mut reader, mut writer } = stream;
+    let awaited = down.awaited.clone();
     let mut up = std::pin::pin!(up(&node, &mut reader, &drawn, &awaited));
     let failure = tokio::select! {
         biased;
         failure = &mut up => failure,
-        sent = down(&mut writer, body, hidden, &awaited) => match sent {
+        sent = down.carry(&mut writer) => match sent {
             // More than a frame holds; engines know better.
             Err(StreamError::BadFrame(bad)) => Failure::Engine(bad.to_string()),
             // A write that fails shows in the next read, with a reason if the other end gave one.
@@ -192,24 +202,22 @@ async fn carry(
     drop(drawn.send(Err(Failure::Stage { node: node.clone(), failure: Box::new(failure) })).await);
 }
 
-/// What this stage has for the next, until it has nothing more.
-async fn down(
-    writer: &mut FrameWriter,
-    body: oneshot::Receiver<StageBody>,
-    mut hidden: mpsc::Receiver<Hidden>,
-    awaited: &Awaited,
-) -> Result<(), StreamError> {
-    if let Ok(body) = body.await {
-        send_body(writer, body.encode()).await?;
-    }
-    while let Some(states) = hidden.recv().await {
-        let draw = states.draw;
-        writer.write(&Frame::Hidden(states)).await?;
-        if draw {
-            awaited.asked();
+impl Down {
+    /// Carries until this stage has nothing more.
+    async fn carry(mut self, writer: &mut FrameWriter) -> Result<(), StreamError> {
+        if let Ok(body) = self.body.await {
+            send_body(writer, body.encode()).await?;
         }
+        while let Some(states) = self.hidden.recv().await {
+            let draw = states.draw;
+            self.meters.hidden_sent(&states);
+            writer.write(&Frame::Hidden(states)).await?;
+            if draw {
+                self.awaited.asked();
+            }
+        }
+        writer.finish().await
     }
-    writer.finish().await
 }
 
 /// What the next stage has for this one. Returns why it has nothing more.
