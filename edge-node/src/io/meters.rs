@@ -13,7 +13,6 @@ use prometheus_client::registry::Registry;
 use shared::fleet::Load;
 use shared::ids::VariantId;
 use shared::plan::{Outcome, Record, Verdict};
-use shared::wire::frame::Hidden;
 use shared_net::openai::FrontCounters;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -134,7 +133,11 @@ impl Meters {
         registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
         registry.register("http_connections", "Open HTTP connections", self.connections.clone());
         registry.register("stage_tokens", "Tokens whose hidden states went to a next stage", self.stage_tokens.clone());
-        registry.register("stage_bytes", "Bytes of the hidden states that went to a next stage", self.stage_bytes.clone());
+        registry.register(
+            "stage_bytes",
+            "Bytes of the frames in which hidden states went to a next stage",
+            self.stage_bytes.clone(),
+        );
         registry.register(
             "peer_bytes",
             "Bytes to and from other agents without the hub, as the network sees them",
@@ -142,10 +145,10 @@ impl Meters {
         );
     }
 
-    /// Hidden states went to a next stage.
-    pub(super) fn hidden_sent(&self, hidden: &Hidden) {
-        self.stage_tokens.inc_by(u64::from(hidden.count));
-        self.stage_bytes.inc_by(u64::try_from(hidden.bytes.len()).unwrap_or(u64::MAX));
+    /// Hidden states of so many tokens went to a next stage, in a frame of so many bytes.
+    pub(super) fn hidden_sent(&self, tokens: u16, bytes: usize) {
+        self.stage_tokens.inc_by(u64::from(tokens));
+        self.stage_bytes.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     pub(super) fn publication_dropped(&self) {

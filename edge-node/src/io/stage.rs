@@ -209,9 +209,10 @@ impl Down {
             send_body(writer, body.encode()).await?;
         }
         while let Some(states) = self.hidden.recv().await {
-            let draw = states.draw;
-            self.meters.hidden_sent(&states);
-            writer.write(&Frame::Hidden(states)).await?;
+            let (count, draw) = (states.count, states.draw);
+            let frame = Frame::Hidden(states);
+            writer.write(&frame).await?;
+            self.meters.hidden_sent(count, frame.encoded_bytes());
             if draw {
                 self.awaited.asked();
             }
