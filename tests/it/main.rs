@@ -12,3 +12,4 @@ mod node_dies;
 mod openai_client;
 mod orphans;
 mod residency;
+mod split;
