@@ -3,9 +3,11 @@
 
 #[path = "../canned/mod.rs"]
 mod canned;
+mod chain;
 mod desk;
 mod llm;
 mod profiled;
 mod smollm2;
+mod stages;
 mod tiny;
 mod upstream;
