@@ -9,7 +9,7 @@ use crate::fleet::{FleetDelta, FleetView, NodeState, PathReport, ReplicaReport, 
 use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use crate::plan::{DispatchSetting, Failure, Grant, Reason};
 use crate::policy::BadPolicy;
-use crate::policy::dispatch::Dispatcher;
+use crate::policy::dispatch::{Dispatcher, SplitRules};
 use crate::units::{Micros, Moment};
 use crate::work::{Catalogue, ExecHeader};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,9 @@ pub struct CoreConfig {
     pub seed: u64,
     /// Facts older than this are not acted upon: three heartbeats, so that one lost report changes nothing.
     pub stale_after: Micros,
+    /// What holds for requests that are split over several nodes.
+    #[serde(default)]
+    pub splits: SplitRules,
 }
 
 /// Admission, queue, dispatch, execution slots, retry and cancel of all requests at one host.

@@ -25,6 +25,7 @@ macro_rules! scene {
             suspects: &$core.suspects.until,
             open: &$core.open,
             stale_after: $core.config.stale_after,
+            splits: $core.config.splits,
             degraded: $core.degraded,
             seed: $core.config.seed,
         }

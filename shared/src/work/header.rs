@@ -83,6 +83,20 @@ impl ExecHeader {
         self.stages.get(usize::from(self.attempt.stage))
     }
 
+    /// Who sends this header: the ingress, or the node of the stage before. Absent when there is no such stage, or `target` is
+    /// not its node.
+    #[must_use]
+    pub fn sender(&self) -> Option<&NodeId> {
+        let number = usize::from(self.attempt.stage);
+        if !(number == 0 && self.stages.is_empty()) && self.stages.get(number)?.node != self.target {
+            return None;
+        }
+        match number.checked_sub(1) {
+            Some(before) => self.stages.get(before).map(|stage| &stage.node),
+            None => Some(&self.ingress),
+        }
+    }
+
     /// The header for the stage after this one; absent at the last.
     #[must_use]
     pub fn next_stage(&self) -> Option<Self> {
