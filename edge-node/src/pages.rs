@@ -323,6 +323,7 @@ mod tests {
             rejected: vec![Rejected {
                 node: node("lab/d"),
                 variant: VariantId::new("small").expect("good"),
+                stages: Vec::new(),
                 reason: Reason::Stale { age: Micros::from_secs(20) },
             }],
             counts: [("stale".to_owned(), 1)].into(),

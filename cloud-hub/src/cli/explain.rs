@@ -186,7 +186,7 @@ mod tests {
             policy: "min-latency".to_owned(),
             verdict: Verdict::Assign(Choice { candidate, estimate }),
             others: Vec::new(),
-            rejected: vec![Rejected { node: node("eu/n"), variant, reason: Reason::Busy }],
+            rejected: vec![Rejected { node: node("eu/n"), variant, stages: Vec::new(), reason: Reason::Busy }],
             counts: BTreeMap::from([("busy".to_owned(), 1)]),
             fingerprint: 1,
             grant: PlanEpoch::default(),

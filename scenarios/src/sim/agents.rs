@@ -92,6 +92,7 @@ impl Universe {
             addresses: vec![format!("host-{host}:1")],
             version: "sim".to_owned(),
             dispatch: setting("min-latency"),
+            splits: self.config.splits,
             allocation: setting("equal"),
             catalogue: Catalogue::default(),
             seed,

@@ -1,6 +1,6 @@
 //! The header of a forwarded request: travels first, alone, so that a refusal costs no text.
 
-use super::{Features, LlmRequest, Precision, PromptKind, ResidencyBound};
+use super::{Features, LlmRequest, Precision, PromptKind, ResidencyBound, chained};
 use crate::ids::{AttemptId, NodeId, ServiceId, VariantId};
 use crate::plan::Stage;
 use crate::units::{Bytes, Micros, Tokens};
@@ -95,6 +95,17 @@ impl ExecHeader {
             Some(before) => self.stages.get(before).map(|stage| &stage.node),
             None => Some(&self.ingress),
         }
+    }
+
+    /// What is wrong with its stages in themselves, if it has any.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_stages(&self) -> Result<(), &'static str> {
+        if self.stages.is_empty() {
+            return if self.attempt.stage == 0 { Ok(()) } else { Err("a later stage of none") };
+        }
+        chained(self.stages.iter().map(|stage| stage.layers))
     }
 
     /// The header for the stage after this one; absent at the last.
