@@ -2,8 +2,9 @@
 
 use super::cache::Cache;
 use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError};
+use super::family::Family;
 use super::gguf::Gguf;
-use super::model::{Layer, Model, Rotation, Shape};
+use super::model::{Layer, Model, Rotation, Shape, Traits};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Tensor};
 use shared::units::{Bytes, Tokens};
@@ -83,29 +84,32 @@ fn memory_available() -> Bytes {
 /// Reads the sizes of the model from the metadata.
 pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError> {
     let architecture = gguf.text("general.architecture")?;
-    if architecture != "llama" {
-        return Err(gguf.unsupported(format!("architecture `{architecture}`, want `llama`")));
-    }
-    if gguf.count_maybe("llama.expert_count")?.unwrap_or(0) > 0 {
+    let family = Family::named(architecture).ok_or_else(|| {
+        let known = Family::ALL.map(Family::name).join(", ");
+        gguf.unsupported(format!("architecture `{architecture}`, want one of {known}"))
+    })?;
+    let key = |name: &str| family.key(name);
+    if gguf.count_maybe(&key("expert_count"))?.unwrap_or(0) > 0 {
         return Err(gguf.unsupported("a mixture of experts"));
     }
-    let heads = gguf.count("llama.attention.head_count")?;
-    let hidden = gguf.count("llama.embedding_length")?;
-    let kv_heads = gguf.count_maybe("llama.attention.head_count_kv")?.unwrap_or(heads);
-    let head = gguf.count_maybe("llama.attention.key_length")?.unwrap_or_else(|| hidden / heads.max(1));
+    let heads = gguf.count(&key("attention.head_count"))?;
+    let hidden = gguf.count(&key("embedding_length"))?;
+    let kv_heads = gguf.count_maybe(&key("attention.head_count_kv"))?.unwrap_or(heads);
+    let head = gguf.count_maybe(&key("attention.key_length"))?.unwrap_or_else(|| hidden / heads.max(1));
     if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || head == 0 || head % 2 != 0 {
         return Err(gguf.damaged(format!("{heads} heads, {kv_heads} key heads of width {head} cannot be")));
     }
-    if gguf.count_maybe("llama.rope.dimension_count")?.is_some_and(|width| width != head) {
+    if gguf.count_maybe(&key("rope.dimension_count"))?.is_some_and(|width| width != head) {
         return Err(gguf.unsupported("rotation of a part of each head"));
     }
-    let context = context(gguf, config)?;
+    let context = context(gguf, family, config)?;
     let vocabulary = gguf.texts("tokenizer.ggml.tokens")?.len();
-    let (layers, inner) = (gguf.count("llama.block_count")?, gguf.count("llama.feed_forward_length")?);
+    let (layers, inner) = (gguf.count(&key("block_count"))?, gguf.count(&key("feed_forward_length"))?);
     if [layers, hidden, heads, head, inner, context].iter().any(|size| *size > SIZE_MAX) {
         return Err(gguf.damaged(format!("a size above {SIZE_MAX}")));
     }
     Ok(Shape {
+        family,
         layers,
         hidden,
         heads,
@@ -114,12 +118,12 @@ pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError
         inner,
         vocabulary,
         context,
-        epsilon: gguf.real("llama.attention.layer_norm_rms_epsilon")? as f32,
+        epsilon: gguf.real(&key("attention.layer_norm_rms_epsilon"))? as f32,
     })
 }
 
-fn context(gguf: &Gguf, config: &LlmConfig) -> Result<usize, ModelError> {
-    let trained = gguf.count("llama.context_length")?;
+fn context(gguf: &Gguf, family: Family, config: &LlmConfig) -> Result<usize, ModelError> {
+    let trained = gguf.count(&family.key("context_length"))?;
     let wanted = config.context.map_or_else(|| trained.min(CONTEXT_DEFAULT_MAX as usize), |context| context.0 as usize);
     if wanted == 0 || wanted > trained {
         return Err(gguf.unsupported(format!("a context of {wanted}: the model was trained for 1 to {trained}")));
@@ -146,6 +150,7 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
             query: product(gguf, &name("attn_q"), &[heads * head, hidden])?,
             key: product(gguf, &name("attn_k"), &[kv_heads * head, hidden])?,
             value: product(gguf, &name("attn_v"), &[kv_heads * head, hidden])?,
+            traits: traits(gguf, &shape, index)?,
             output: product(gguf, &name("attn_output"), &[hidden, heads * head])?,
             inner_norm: norm(gguf, &name("ffn_norm"), hidden)?,
             gate: product(gguf, &name("ffn_gate"), &[inner, hidden])?,
@@ -167,11 +172,32 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
     Ok((model, footprint))
 }
 
+/// What sets a family's layer apart. Its tensors are there exactly where the family has them.
+fn traits(gguf: &mut Gguf, shape: &Shape, index: usize) -> Result<Traits, ModelError> {
+    let name = |part: &str| format!("blk.{index}.{part}");
+    let Shape { family, heads, kv_heads, head, .. } = *shape;
+    let biases = if family.has_biases() {
+        let query = norm(gguf, &name("attn_q.bias"), heads * head)?;
+        let key = norm(gguf, &name("attn_k.bias"), kv_heads * head)?;
+        Some([query, key, norm(gguf, &name("attn_v.bias"), kv_heads * head)?])
+    } else if gguf.has(&name("attn_q.bias")) {
+        return Err(gguf.unsupported("biases in a model of this family"));
+    } else {
+        None
+    };
+    let head_norms = if family.has_head_norms() {
+        Some([norm(gguf, &name("attn_q_norm.weight"), head)?, norm(gguf, &name("attn_k_norm.weight"), head)?])
+    } else {
+        None
+    };
+    Ok(Traits { biases, head_norms })
+}
+
 fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
-    let base = gguf.real_maybe("llama.rope.freq_base")?.unwrap_or(10_000.0);
-    let scale = match gguf.text_maybe("llama.rope.scaling.type") {
+    let base = gguf.real_maybe(&shape.family.key("rope.freq_base"))?.unwrap_or(10_000.0);
+    let scale = match gguf.text_maybe(&shape.family.key("rope.scaling.type")) {
         None | Some("none") => 1.0,
-        Some("linear") => gguf.real_maybe("llama.rope.scaling.factor")?.unwrap_or(1.0),
+        Some("linear") => gguf.real_maybe(&shape.family.key("rope.scaling.factor"))?.unwrap_or(1.0),
         Some(other) => return Err(gguf.unsupported(format!("`{other}` scaling of positions"))),
     };
     let factors = if gguf.has("rope_freqs.weight") {
@@ -184,7 +210,7 @@ fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
     } else {
         None
     };
-    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale)?)
+    Ok(Rotation::new(shape, base, factors.as_deref(), scale)?)
 }
 
 fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Tensor, ModelError> {

@@ -120,8 +120,9 @@ fn gpt2(letters: &Letters, text: &str, until_digit: bool) -> usize {
     }
 }
 
-/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, with at most
-/// `digits_max` digits in place of three
+/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+///
+/// With at most `digits_max` digits in place of three.
 fn llama3(letters: &Letters, text: &str, digits_max: usize) -> usize {
     let contracted = |c: &&&str| text.get(..c.len()).is_some_and(|start| start.eq_ignore_ascii_case(c));
     if let Some(found) = CONTRACTIONS.iter().find(contracted) {
