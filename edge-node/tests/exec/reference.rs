@@ -121,3 +121,62 @@ fn sentence_pieces_equal_the_reference() {
     check_logits("sentencepiece");
     check_ids("sentencepiece");
 }
+
+/// The wish for a form is followed: fewer bits take less memory and say something a little different.
+#[test]
+fn wished_forms_of_weights_differ() {
+    let with = |form: &str| {
+        let path = folder().join("qwen2.gguf");
+        let json = serde_json::json!({ "variant": "qwen2", "path": path, "weights": form });
+        load(&serde_json::from_value(json).expect("good")).expect("loads").0
+    };
+    let logits = |form: &str| {
+        let model = with(form);
+        let hidden = model.embed(&[5, 9, 17]).expect("embeds");
+        let mut cache = model.cache(CacheForm::F32);
+        model.logits(&model.forward(0..model.shape().layers, &hidden, 0, &mut cache).expect("runs")).expect("logits")
+    };
+    let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
+    let (exact, eight, four) = (logits("f32"), logits("q8_0"), logits("q4_0"));
+    assert_eq!(exact, logits("auto"), "the file is in f32");
+    assert!(distance(&exact, &eight) > 0.0 && distance(&exact, &eight) < distance(&exact, &four));
+}
+
+/// What templates of these families do beyond plain loops: reversed slices, namespaces, tests of types, methods of strings.
+#[test]
+fn templates_may_use_what_those_of_qwen3_use() {
+    use shared::wire::body::{Message, Prompt};
+    const TEMPLATE: &str = concat!(
+        "{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{%- endif %}",
+        "{%- set ns = namespace(last=messages|length - 1) %}",
+        "{%- for message in messages[::-1] %}",
+        "{%- set index = (messages|length - 1) - loop.index0 %}",
+        "{%- if message.role == 'user' and message.content is string and not message.content.startswith('<tool') %}",
+        "{%- set ns.last = index %}{%- endif %}{%- endfor %}",
+        "{%- for message in messages %}{%- if not loop.first or message.role != 'system' %}",
+        "{%- set content = message.content.split('</think>')[-1].lstrip('\n') %}",
+        "{{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' }}{%- endif %}{%- endfor %}",
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}",
+        "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}{%- endif %}",
+    );
+    let folder_ = tempfile::tempdir().expect("a folder");
+    let path = folder_.path().join("templated.gguf");
+    crate::tiny::with_template(&folder().join("qwen3.gguf"), &path, TEMPLATE);
+    let json = serde_json::json!({ "variant": "qwen3", "path": path });
+    let (_, texts) = load(&serde_json::from_value(json).expect("good")).expect("loads");
+    let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+    let turns = vec![
+        message("system", "Be brief."),
+        message("user", "When?"),
+        message("assistant", "<think>hm</think>\nAt six."),
+        message("user", "Sure?"),
+    ];
+    let ids = texts.encode(&Prompt::Chat(turns), &mut || true).expect("encodes").expect("goes on");
+    let tokenizer = texts.tokenizer();
+    let shown =
+        |id: &u32| tokenizer.control_text(*id).map_or_else(|| tokenizer.bytes(*id).to_vec(), |text| text.as_bytes().to_vec());
+    let rendered = String::from_utf8(ids.iter().flat_map(shown).collect()).expect("text");
+    let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhen?<|im_end|>\n\
+         <|im_start|>assistant\nAt six.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(rendered, expected);
+}

@@ -23,7 +23,7 @@ mod warm;
 mod worker;
 
 pub use cache::Cache;
-pub use config::{CONTEXT_DEFAULT_MAX, CacheForm, LlmConfig, ModelError};
+pub use config::{CONTEXT_DEFAULT_MAX, CacheForm, LlmConfig, ModelError, WeightForm};
 pub use family::Family;
 pub use model::{Model, Shape};
 pub use template::Texts;
