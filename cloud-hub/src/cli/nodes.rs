@@ -4,7 +4,7 @@ use super::CliError;
 use super::reach::Reach;
 use crate::clock::UnixTime;
 use crate::config::Config;
-use crate::logic::NodeRow;
+use crate::logic::{NodeRow, ReplicaRow};
 use crate::store::{Certified, NodeRow as Registered};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use shared::ids::NodeId;
@@ -41,14 +41,18 @@ fn left(expires: Option<UnixTime>) -> String {
     }
 }
 
+fn replica(row: &ReplicaRow) -> String {
+    let part = row.layers.filter(|layers| !layers.is_whole()).map(|layers| format!(", layers {layers}")).unwrap_or_default();
+    format!("{} {}/{}{part}", row.variant, row.load.active, row.load.slots)
+}
+
 fn live(rows: &[Certified<NodeRow>]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
     table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "cert left", "last fault"]);
     for Certified { node: row, certificate_expires } in rows {
         let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
-        let replicas: Vec<String> =
-            row.replicas.iter().map(|one| format!("{} {}/{}", one.variant, one.load.active, one.load.slots)).collect();
+        let replicas: Vec<_> = row.replicas.iter().map(replica).collect();
         table.add_row([
             row.node.to_string(),
             row.tier.map_or_else(|| "–".to_owned(), |tier| format!("{tier:?}").to_lowercase()),

@@ -13,6 +13,7 @@ use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
 use shared::ids::{Instance, NodeId, SessionEpoch};
 use shared::plan::DispatchSetting;
 use shared::policy::BadPolicy;
+use shared::policy::dispatch::SplitRules;
 use shared::request::{CoreConfig, Effect, Event, RequestCore};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Hello;
@@ -48,6 +49,9 @@ pub struct AgentConfig {
     pub version: String,
     /// The dispatch policy, until a plan names another.
     pub dispatch: DispatchSetting,
+    /// What holds for requests that are split over several nodes.
+    #[serde(default)]
+    pub splits: SplitRules,
     /// The allocation policy.
     pub allocation: DispatchSetting,
     /// What there is to serve, until a hub says so.
@@ -91,6 +95,7 @@ impl Agent {
             dispatch: config.dispatch.clone(),
             seed: config.seed,
             stale_after: STALE_AFTER,
+            splits: config.splits,
         })?;
         let inventory = Inventory {
             node: config.node.clone(),
@@ -328,7 +333,7 @@ impl Agent {
             &mut peers,
             &Surroundings {
                 shown: self.view.nodes(),
-                granted: &|node| plans.targets().any(|target| target.node == *node),
+                granted: &|node| plans.targets().any(|target| target.nodes().any(|one| one == node)),
                 degraded: self.degraded(),
                 hello: &|| self.hello(),
                 loads: &loads,
