@@ -9,6 +9,8 @@ pub mod commands;
 #[cfg(feature = "io")]
 pub mod config;
 #[cfg(feature = "io")]
+mod doctor;
+#[cfg(feature = "io")]
 pub mod exec;
 #[cfg(feature = "io")]
 pub mod io;

@@ -12,12 +12,12 @@ mod hands;
 mod http;
 mod links;
 mod meters;
-mod mqtt;
+pub(crate) mod mqtt;
 mod offered;
 mod peers;
 mod remote;
 mod renewal;
-mod running;
+pub(crate) mod running;
 pub mod store;
 mod uplink;
 

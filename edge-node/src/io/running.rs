@@ -244,7 +244,8 @@ impl Joined {
     }
 }
 
-fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
+/// Where the hub is dialled: the configuration's word, else the token's.
+pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
     if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
 }
 

@@ -101,9 +101,11 @@ impl Agent {
             addresses: config.addresses.clone(),
             version: config.version.clone(),
         };
+        let mut uplink = Uplink::new(config.instance, config.seed, config.hub.is_some());
+        uplink.recall_broker(restored.as_ref().map_or("", |restored| &restored.broker));
         Ok(Self {
             core,
-            uplink: Uplink::new(config.instance, config.seed, config.hub.is_some()),
+            uplink,
             plans: Plans::new(config.node.clone(), config.hub.clone()),
             view: View::new(config.node.clone()),
             peers: Peers::new(config.node.clone(), config.seed),
@@ -309,7 +311,8 @@ impl Agent {
     }
 
     fn persisted(&self) -> Persisted {
-        let mut persisted = Persisted { session_epoch_seen: self.session_seen, ..Persisted::default() };
+        let broker = self.uplink.broker_address().to_owned();
+        let mut persisted = Persisted { session_epoch_seen: self.session_seen, broker, ..Persisted::default() };
         self.plans.persist(&mut persisted);
         self.view.persist(&mut persisted);
         persisted

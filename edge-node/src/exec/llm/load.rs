@@ -127,6 +127,14 @@ fn context(gguf: &Gguf, config: &LlmConfig) -> Result<usize, ModelError> {
     Ok(wanted)
 }
 
+/// What the model would take; an error when it would not fit.
+pub(super) fn measure(gguf: &Gguf, config: &LlmConfig) -> Result<Footprint, ModelError> {
+    let shape = shape(gguf, config)?;
+    let footprint = Footprint::new(gguf, &shape, config);
+    footprint.check(&shape, config)?;
+    Ok(footprint)
+}
+
 /// Loads the model, after its memory was found to fit.
 pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool) -> Result<(Model, Footprint), ModelError> {
     let shape = shape(gguf, config)?;
