@@ -5,6 +5,7 @@ mod boot_alone;
 mod brokers;
 mod cancel;
 mod deploy_files;
+mod doctor;
 mod end_to_end;
 mod hub_gone;
 mod long_prompt;

@@ -58,7 +58,7 @@ impl Patient<'_> {
                 Err(error) => failure = Some(error),
             }
         }
-        let why = failure.map_or_else(|| "no address".to_owned(), |error| chain(&error));
+        let why = failure.map_or_else(|| "no address".to_owned(), |error| error.to_string());
         Some(no_way_to_hub(address, &addresses, &why).await)
     }
 
@@ -150,5 +150,5 @@ async fn no_way_to_hub(address: &str, addresses: &[SocketAddr], why: &str) -> Fi
     let remedy = format!(
         "is the hub up (`cloud-hub doctor` there), is `{address}` its address (`hub.address`), is there a route, and is UDP {port} let through?"
     );
-    Finding::fail("hub", why, remedy)
+    Finding::fail("hub", format!("no way to {address}: {why}"), remedy)
 }
