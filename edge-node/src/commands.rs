@@ -9,6 +9,7 @@ use crate::io::store::StoreError;
 use crate::io::{Running, StartError, capture};
 use crate::logic::NodeStatus;
 use crate::pages;
+use crate::release::{self, Upgraded};
 use asking::ask;
 use clap::{Args, Parser, Subcommand};
 use shared::ids::RequestId;
@@ -72,6 +73,14 @@ enum Command {
         json: bool,
         #[command(flatten)]
         settings: Settings,
+    },
+    /// Install another release beside the present one; the next start runs it, and takes it back if it does not work
+    Upgrade {
+        /// An archive of a release, its unpacked folder, or a program file
+        from: PathBuf,
+        /// Where releases are installed
+        #[arg(long, value_name = "FOLDER", default_value = "/opt/tidegate")]
+        root: PathBuf,
     },
     /// Look at everything that the agent stands on, and say what to do about what is wrong
     Doctor {
@@ -179,6 +188,9 @@ pub enum CommandError {
     /// The agent answered with an error.
     #[error("the agent says: {0}")]
     Answer(String),
+    /// The release was not installed.
+    #[error("nothing was changed")]
+    Release(#[from] release::ReleaseError),
     /// Something is wrong; all that is known of it is printed.
     #[error("{0} checks failed; the line below each says what to do")]
     Unwell(usize),
@@ -222,6 +234,13 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Explain { request, json, settings } => {
             let record: Record = wait(ask(&settings.load()?.value, &format!("requests/{request}")))?;
             show(json, &record, pages::explain(&record))
+        }
+        Command::Upgrade { from, root } => {
+            match release::upgrade(&from, &root)? {
+                Upgraded::Installed(hash) => say!("{hash} is installed; to run it: systemctl restart tidegate-agent"),
+                Upgraded::Already(hash) => say!("{hash} is the present release already"),
+            }
+            Ok(())
         }
         Command::Doctor { json, settings } => wait(diagnose(json, &settings)),
         Command::Config { what: ConfigCommand::Check { settings } } => {

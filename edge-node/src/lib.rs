@@ -19,3 +19,5 @@ pub mod logic;
 pub mod pages;
 #[cfg(feature = "io")]
 pub mod probe;
+#[cfg(feature = "io")]
+pub mod release;

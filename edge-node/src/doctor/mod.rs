@@ -10,6 +10,7 @@ mod network;
 use crate::config::Config;
 use crate::io::store::{self, Member};
 use crate::logic::{NodeStatus, Persisted};
+use crate::release;
 use shared_net::host::{Checkup, Finding, StateFolder, checks};
 use shared_net::tls::Identity;
 use std::error::Error;
@@ -46,6 +47,14 @@ pub(crate) async fn examine(config: &Config, status: Option<NodeStatus>, origin:
     checkup.add(patient.broker().await);
     checkup.add(patient.contact());
     checkup.add(patient.engines().await);
+    checkup.add(release::rolled_back().map(|hash| {
+        let seen = format!("release {hash} did not become healthy and was taken back");
+        Finding::warn(
+            "release",
+            seen,
+            "read why (`journalctl -u tidegate-agent`), and install one that is mended: edge-node upgrade FILE",
+        )
+    }));
     checkup
 }
 

@@ -9,6 +9,7 @@ mod control;
 mod driver;
 mod execute;
 mod hands;
+mod health;
 mod http;
 mod links;
 mod meters;

@@ -100,6 +100,7 @@ impl Agent {
             costs: config.costs.clone(),
             addresses: config.addresses.clone(),
             version: config.version.clone(),
+            binary_sha256: String::new(),
         };
         let mut uplink = Uplink::new(config.instance, config.seed, config.hub.is_some());
         uplink.recall_broker(restored.as_ref().map_or("", |restored| &restored.broker));
@@ -156,6 +157,7 @@ impl Agent {
                 }
                 self.tell_core(now, Event::Replicas(replicas), out);
             }
+            AgentEvent::Binary(sha256) => self.reports.binary(sha256),
             AgentEvent::Machine(machine) => {
                 self.reports.machine(machine);
                 self.shares.hurry();
