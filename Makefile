@@ -146,6 +146,10 @@ test-aarch64: package-x86_64 package-aarch64 ## Try the archive for 64-bit Arm b
 	@$(call brought,qemu-aarch64-static,qemu-user-static libc6-arm64-cross)
 	deploy/smoke $(PACKAGES)/tidegate-$(VERSION)-x86_64-linux.tar.gz $(PACKAGES)/tidegate-$(VERSION)-aarch64-linux.tar.gz
 
+.PHONY: test-units
+test-units: package-x86_64 ## Run the systemd units under a systemd of their own (needs root)
+	deploy/trial $(PACKAGES)/tidegate-$(VERSION)-x86_64-linux.tar.gz
+
 .PHONY: clean
 clean: ## Remove what the demo and the build left; the model stays
 	rm -rf demo-run $(VENV)

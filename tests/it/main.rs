@@ -1,5 +1,6 @@
 //! Stories about real processes: what only certificates, sockets, disks and kill -9 can show.
 
+mod backups;
 mod bad_input;
 mod boot_alone;
 mod brokers;
@@ -12,4 +13,6 @@ mod long_prompt;
 mod node_dies;
 mod openai_client;
 mod orphans;
+mod releases;
 mod residency;
+mod units;
