@@ -46,10 +46,17 @@ fn replica(row: &ReplicaRow) -> String {
     format!("{} {}/{}{part}", row.variant, row.load.active, row.load.slots)
 }
 
+/// Version and hash of what really runs, which after an upgrade is not always what was installed.
+fn binary(row: &NodeRow) -> String {
+    let Some(inventory) = &row.inventory else { return String::new() };
+    let hash: String = inventory.binary_sha256.chars().take(12).collect();
+    format!("{} {hash}", inventory.version)
+}
+
 fn live(rows: &[Certified<NodeRow>]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
-    table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "cert left", "last fault"]);
+    table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "cert left", "binary", "last fault"]);
     for Certified { node: row, certificate_expires } in rows {
         let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
         let replicas: Vec<_> = row.replicas.iter().map(replica).collect();
@@ -62,6 +69,7 @@ fn live(rows: &[Certified<NodeRow>]) -> Table {
             replicas.join("\n"),
             labels(&row.labels),
             left(*certificate_expires),
+            binary(row),
             row.last_fault.clone().unwrap_or_default(),
         ]);
     }

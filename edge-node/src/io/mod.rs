@@ -9,15 +9,16 @@ mod control;
 mod driver;
 mod execute;
 mod hands;
+mod health;
 mod http;
 mod links;
 mod meters;
-mod mqtt;
+pub(crate) mod mqtt;
 mod offered;
 mod peers;
 mod remote;
 mod renewal;
-mod running;
+pub(crate) mod running;
 pub mod store;
 mod uplink;
 

@@ -175,6 +175,14 @@ fn context(gguf: &Gguf, family: Family, config: &LlmConfig) -> Result<usize, Mod
     Ok(wanted)
 }
 
+/// What the model, or the configured layers of it, would take; an error when it would not fit.
+pub(super) fn measure(gguf: &Gguf, config: &LlmConfig) -> Result<Footprint, ModelError> {
+    let shape = shape(gguf, config)?;
+    let footprint = Footprint::new(gguf, &shape, held(gguf, &shape, config)?, config);
+    footprint.check(&shape, config)?;
+    Ok(footprint)
+}
+
 /// Loads the model, or the configured layers of it, after its memory was found to fit.
 pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool) -> Result<(Model, Footprint), ModelError> {
     let shape = shape(gguf, config)?;

@@ -66,6 +66,16 @@ pub fn load(config: &LlmConfig) -> Result<(Model, Texts), ModelError> {
     Ok((model, texts))
 }
 
+/// Whether the model could be loaded, without loading it: file, hash, kind, texts, memory. Returns what it takes.
+///
+/// # Errors
+/// [`ModelError`] says what is wrong with the file, or that it would not fit.
+pub fn examine(config: &LlmConfig) -> Result<Bytes, ModelError> {
+    let gguf = Gguf::open(config, &|| true)?;
+    Texts::from_gguf(&gguf)?;
+    load::measure(&gguf, config).map(|footprint| footprint.total())
+}
+
 /// An embedded model as an engine.
 #[derive(Debug)]
 pub struct Llm {
