@@ -4,6 +4,7 @@ use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
 use super::execute::Engines;
 use super::hands::Hands;
+use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
 use super::links::Links;
 use super::meters::Meters;
@@ -17,6 +18,7 @@ use crate::config::{BadConfig, Config};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
+use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
@@ -40,7 +42,6 @@ const ENGINES_MAX: Duration = Duration::from_secs(3);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// How often the machine's gauges are read: once for each heartbeat's report.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
-
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -159,6 +160,7 @@ impl Running {
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
+        tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
 
         let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
         let membership = joined.as_ref().map(|joined| joined.membership.clone());
@@ -264,7 +266,8 @@ impl Joined {
     }
 }
 
-fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
+/// Where the hub is dialled: the configuration's word, else the token's.
+pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
     if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
 }
 
@@ -363,6 +366,13 @@ async fn watch_machine(handle: Handle, tasks: Tasks) {
     let stop = tasks.cancelled();
     let mut probe = Probe::new();
     if handle.tell(AgentEvent::Machine(probe.machine())).await.is_err() {
+        return;
+    }
+    // A file of a hundred megabytes takes a moment to read.
+    let hashed = tokio::task::spawn_blocking(running_sha256).await;
+    if let Ok(Some(sha256)) = hashed
+        && handle.tell(AgentEvent::Binary(sha256)).await.is_err()
+    {
         return;
     }
     loop {

@@ -105,10 +105,13 @@ impl Agent {
             costs: config.costs.clone(),
             addresses: config.addresses.clone(),
             version: config.version.clone(),
+            binary_sha256: String::new(),
         };
+        let mut uplink = Uplink::new(config.instance, config.seed, config.hub.is_some());
+        uplink.recall_broker(restored.as_ref().map_or("", |restored| &restored.broker));
         Ok(Self {
             core,
-            uplink: Uplink::new(config.instance, config.seed, config.hub.is_some()),
+            uplink,
             plans: Plans::new(config.node.clone(), config.hub.clone()),
             view: View::new(config.node.clone()),
             peers: Peers::new(config.node.clone(), config.seed),
@@ -159,6 +162,7 @@ impl Agent {
                 }
                 self.tell_core(now, Event::Replicas(replicas), out);
             }
+            AgentEvent::Binary(sha256) => self.reports.binary(sha256),
             AgentEvent::Machine(machine) => {
                 self.reports.machine(machine);
                 self.shares.hurry();
@@ -314,7 +318,8 @@ impl Agent {
     }
 
     fn persisted(&self) -> Persisted {
-        let mut persisted = Persisted { session_epoch_seen: self.session_seen, ..Persisted::default() };
+        let broker = self.uplink.broker_address().to_owned();
+        let mut persisted = Persisted { session_epoch_seen: self.session_seen, broker, ..Persisted::default() };
         self.plans.persist(&mut persisted);
         self.view.persist(&mut persisted);
         persisted

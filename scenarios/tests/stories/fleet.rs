@@ -4,6 +4,7 @@ use scenarios::sim::{AgentSpec, Answer, Truth, Universe, UniverseConfig};
 use shared::fleet::{NodeState, Tier};
 use shared::ids::{NodeId, RequestId, ServiceId, VariantId};
 use shared::plan::{Candidate, Finish, Verdict};
+use shared::policy::dispatch::SplitRules;
 use shared::units::{Bytes, Micros, Quality, Tokens};
 use shared::work::{Features, LlmRequest, Needs, PromptKind, Residency, Service, Variant};
 
@@ -49,6 +50,7 @@ impl Fleet {
             uplink_delay: Micros::from_millis(20),
             site_delay: Micros::from_millis(1),
             will_delay: Micros::from_millis(1),
+            splits: SplitRules::default(),
             seed: 7,
         };
         let mut universe = Universe::new(config);

@@ -183,9 +183,10 @@ impl RequestCore {
 /// What the client is told: the refusal, unless it only says that nobody is left after a real failure.
 fn last_word(reason: Reason, after: Option<Failure>) -> Failure {
     match (reason, after) {
-        (Reason::Tried | Reason::Suspect | Reason::NoCandidate | Reason::NoReplica | Reason::NotResumable(_), Some(failure)) => {
-            failure
-        }
+        (
+            Reason::Tried | Reason::Suspect | Reason::NoCandidate | Reason::NoReplica | Reason::Part(_) | Reason::NotResumable(_),
+            Some(failure),
+        ) => failure,
         (Reason::Deadline { remaining: Micros::ZERO, .. }, _) => Failure::DeadlineExceeded,
         (reason, _) => Failure::Refused(reason),
     }

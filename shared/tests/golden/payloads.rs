@@ -52,6 +52,7 @@ fn inventory() -> Inventory {
         costs: costs(),
         addresses: vec!["10.0.0.5:7411".to_owned()],
         version: "0.1.0".to_owned(),
+        binary_sha256: String::new(),
     }
 }
 

@@ -8,7 +8,7 @@
 //! edges are granted the same few fast nodes: shares are equal and nobody coordinates, only the bounds limit the herd. The
 //! baseline that later policies must beat.
 
-use super::chains::{Chain, Whole, chains};
+use super::chains::{Chain, Whole, chains, settled};
 use super::{OffloadPolicy, Scene, path};
 use crate::estimate::predict;
 use crate::fleet::{Hop, NodeState, ReplicaReport, ReplicaState};
@@ -52,7 +52,8 @@ impl OffloadPolicy for AllWithReplica {
     fn round(config: &Config, (): &mut (), scene: &Scene<'_>, held: &[OffloadRow], budget: &mut Budget) -> Vec<OffloadRow> {
         let row = |service| {
             let looked = look(config, scene, service, budget);
-            let targets = looked.map_or_else(|| still_good(scene, service, held), |looked| granted(scene, looked));
+            let targets = looked
+                .map_or_else(|| still_good(scene, service, held), |looked| granted(scene, looked, of(scene, service, held)));
             (!targets.is_empty()).then(|| OffloadRow { edge: scene.edge.clone(), service: service.id.clone(), targets })
         };
         scene.catalogue.iter().filter_map(row).collect()
@@ -138,7 +139,7 @@ fn placed(scene: &Scene<'_>, node: &NodeId, variant: &VariantId) -> bool {
 }
 
 /// The targets to grant out of these candidates, which come best first.
-fn granted(scene: &Scene<'_>, looked: Looked<'_>) -> Vec<Target> {
+fn granted(scene: &Scene<'_>, looked: Looked<'_>, held: &[Target]) -> Vec<Target> {
     let Looked { whole, splits } = looked;
     let chosen = choose(scene, &whole, OffloadRow::TARGETS_MAX.saturating_sub(splits.len()));
     let share = equal_share(chosen.len() + splits.len());
@@ -155,7 +156,7 @@ fn granted(scene: &Scene<'_>, looked: Looked<'_>) -> Vec<Target> {
         variant: chain.variant.id.clone(),
         share,
         open_max: open_max(chain.slots),
-        stages: chain.stages,
+        stages: settled(chain.stages, held),
     });
     whole.chain(splits).collect()
 }
@@ -185,9 +186,14 @@ fn choose(scene: &Scene<'_>, candidates: &[Candidate<'_>], most: usize) -> BTree
     chosen
 }
 
+/// The held targets of a service.
+fn of<'h>(scene: &Scene<'_>, service: &Service, held: &'h [OffloadRow]) -> &'h [Target] {
+    let row = held.iter().find(|row| row.edge == *scene.edge && row.service == service.id);
+    row.map_or(&[], |row| &row.targets)
+}
+
 /// Held targets of a service that could not be looked at again, without those that have become unusable.
 fn still_good(scene: &Scene<'_>, service: &Service, held: &[OffloadRow]) -> Vec<Target> {
-    let row = held.iter().find(|row| row.edge == *scene.edge && row.service == service.id);
     let replica = |node: &NodeId, target: &Target| usable(scene, node, &target.variant);
     let whole =
         |target: &Target| target.node != *scene.edge && replica(&target.node, target).is_some_and(ReplicaReport::serves_whole);
@@ -197,7 +203,7 @@ fn still_good(scene: &Scene<'_>, service: &Service, held: &[OffloadRow]) -> Vec<
             && (!target.stages.is_empty() || whole(target))
             && stages.all(|stage| replica(&stage.node, target).is_some_and(|replica| replica.serves_layers(stage.layers)))
     };
-    row.into_iter().flat_map(|row| &row.targets).filter(good).take(OffloadRow::TARGETS_MAX).cloned().collect()
+    of(scene, service, held).iter().filter(good).take(OffloadRow::TARGETS_MAX).cloned().collect()
 }
 
 /// Most requests of one edge that may be open at a replica: its slots, and a quarter more, at least one, that travel or wait

@@ -14,7 +14,7 @@ use super::{Scene, path};
 use crate::estimate::{StageFacts, predict_split};
 use crate::fleet::{Costs, Hop, PathReport, Profile, ReplicaReport};
 use crate::ids::{NodeId, VariantId};
-use crate::plan::StageGrant;
+use crate::plan::{StageGrant, Target};
 use crate::policy::Budget;
 use crate::units::Micros;
 use crate::work::{HeldLayers, LayerRange, LlmRequest, Precision, STAGES_MAX, Service, Variant};
@@ -62,12 +62,35 @@ struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Seconds that a token takes in one of its layers.
+    /// Seconds that a token of one request alone takes in one of its layers. Not of its load, which changes faster than plans.
     fn per_layer(&self) -> f64 {
-        let load = &self.replica.load;
-        let sharers = f64::from(load.active.min(load.slots.saturating_sub(1))) + 1.0;
-        sharers / (self.profile.decode.get().max(1e-9) * f64::from(self.held.range.count().max(1)))
+        1.0 / (self.profile.decode.get().max(1e-9) * f64::from(self.held.range.count().max(1)))
     }
+}
+
+/// Stages as they are granted: with the paths of the held target of the same stages, as long as these have not become others. Round
+/// trips never stay the same, and a plan that changes is told to everybody.
+pub(super) fn settled(stages: Vec<StageGrant>, held: &[Target]) -> Vec<StageGrant> {
+    let same = |target: &&Target| {
+        let mut pairs = target.stages.iter().zip(&stages);
+        target.stages.len() == stages.len()
+            && pairs.all(|(a, b)| a.node == b.node && a.layers == b.layers && alike(&a.path, &b.path))
+    };
+    held.iter().find(same).map_or_else(|| stages.clone(), |target| target.stages.clone())
+}
+
+/// Whether two reports of a path tell the same story, give or take a quarter (and a millisecond, below which nobody notices).
+fn alike(a: &PathReport, b: &PathReport) -> bool {
+    let near = |a: f64, b: f64, least: f64| (a - b).abs() <= least.max(0.25 * a.max(b));
+    let rtt = match (a.rtt, b.rtt) {
+        (Some(a), Some(b)) => near(a.as_millis_f64(), b.as_millis_f64(), 1.0),
+        (a, b) => a == b,
+    };
+    let rate = match (a.rate_out, b.rate_out) {
+        (Some(a), Some(b)) => near(a.get(), b.get(), 0.0),
+        (a, b) => a == b,
+    };
+    a.hop == b.hop && rtt && rate
 }
 
 /// The splits of a service that can matter, most needed first, at most [`SPLITS_MAX`]; absent when the budget ran out.
