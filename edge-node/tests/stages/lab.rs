@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use serde_json::{Value, json};
 use shared::fleet::Hop;
 use shared::ids::{AttemptId, Instance, NodeId, PlanEpoch, RequestId, ScopeId, ServiceId, VariantId};
-use shared::plan::{Failure, Layer, OffloadRow, Plan, PlanRows, Stage, Target};
+use shared::plan::{Failure, Layer, OffloadRow, Plan, PlanRows, Reason, Stage, Target};
 use shared::units::{Bytes, Fraction, Micros, Tokens};
 use shared::wire::body::{Prompt, Sampling};
 use shared::wire::frame::{Chunk, Hello, Pulse};
@@ -209,6 +209,14 @@ impl Ingress {
     /// Asks for a whole answer.
     pub(crate) async fn ask(&self, header: ExecHeader, prompt: &str, seed: u64) -> Answer {
         read(&mut self.begin(header, prompt, seed).await).await
+    }
+
+    /// Offers what is refused at once.
+    pub(crate) async fn refused(&self, header: ExecHeader) -> Reason {
+        match self.offer(header).await.reader.read().await {
+            Ok(Some(Frame::Refused(reason, _))) => reason,
+            other => panic!("not refused: {other:?}"),
+        }
     }
 }
 
