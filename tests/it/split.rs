@@ -15,6 +15,9 @@ const FREE_WITHIN: Duration = Duration::from_millis(500);
 /// Memory of a node: either half of the model fits with its cache, the whole does not.
 const MEMORY: u64 = 160_000_000;
 
+/// Models load slowly while a compiler has the machine.
+const LOADED_WITHIN: Duration = SOON.saturating_mul(4);
+
 /// A beginning that the model goes on with for as long as it may.
 const COUNTING: &str = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,";
 
@@ -36,8 +39,24 @@ impl Halves {
         let a = world.agent("lab/a", &part("0..15")).await;
         let b = world.agent(b, &part("15..30")).await;
         let edge = world.agent("lab/edge", "").await;
-        world.until_answered(&edge, &Question::new("s", "ready?", 1)).await;
-        Self { world, a, b, edge }
+        let halves = Self { world, a, b, edge };
+        halves.until_served().await;
+        halves
+    }
+
+    /// Waits until both halves are loaded and granted.
+    async fn until_served(&self) {
+        self.until_answers(&self.edge, "s").await;
+    }
+
+    async fn until_answers(&self, at: &NodeId, model: &str) {
+        let here = if *at == self.edge { "anywhere" } else { "node" };
+        let question = Question::new(model, "ready?", 1).needing(json!({"residency": here}));
+        let answered = until(format!("{model} at {at}"), LOADED_WITHIN, || async {
+            let reply = self.world.ask(at, &question).await;
+            if reply.answered() { Ok(()) } else { Err(format!("{:?}", reply.error)) }
+        });
+        answered.await.unwrap_or_else(|late| panic!("{late}"));
     }
 
     /// How long it takes from now until both slots are free.
@@ -123,7 +142,7 @@ impl Streamed {
 
     /// Waits until so much was generated.
     async fn grow(&self, bytes: usize) -> String {
-        let grown = until(format!("{bytes} bytes"), SOON * 4, || async {
+        let grown = until(format!("{bytes} bytes"), LOADED_WITHIN, || async {
             let content = self.content();
             if content.len() >= bytes { Ok(content) } else { Err(self.text.lock().expect("no panic").clone()) }
         });
@@ -159,7 +178,7 @@ async fn two_nodes_answer_as_one_directly_and_through_the_hub() {
     for (b, hop) in [("lab/b", "direct"), ("cloud/b", "relay")] {
         let mut halves = Halves::new(b).await;
         let whole = halves.world.agent("cloud/whole", &llm("w", 1)).await;
-        halves.world.until_ready(&whole, "whole").await;
+        halves.until_answers(&whole, "whole").await;
         let Halves { world, a, b, edge } = &halves;
         // The first stage's node is an ingress as good as any.
         for ((split, alone), at) in questions("s").iter().zip(questions("whole")).zip([edge, a].into_iter().cycle()) {
@@ -220,10 +239,10 @@ async fn a_second_node_that_is_killed_is_named_or_replaced() {
     halves.until_idle(&halves.a, "after b died").await;
 
     halves.world.fleet.agent_mut(&halves.b).expect("there").start().await.expect("starts again");
-    halves.world.until_answered(&halves.edge, &Question::new("s", "again?", 1)).await;
+    halves.until_served().await;
     let stream = halves.begin(&halves.edge, COUNTING, 1_500).await;
     let whole = halves.world.agent("lab/whole", &llm("v", 1)).await;
-    halves.world.until_ready(&whole, "s").await;
+    halves.until_answers(&whole, "s").await;
     halves.world.fleet.agent_mut(&halves.b).expect("there").kill();
     halves.until_busy(&whole).await;
     // All that the two had generated has come by now: more is by the whole.
