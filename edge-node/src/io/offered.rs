@@ -27,6 +27,9 @@ use tracing::Instrument;
 const HEADER_MAX: Duration = Duration::from_secs(5);
 /// How long a body may take after acceptance: 4 MiB at a little over 1 Mbit/s, as the HTTP front allows its clients.
 const BODY_MAX: Duration = Duration::from_secs(30);
+/// How long a later stage may wait for a slot: the stages before it hold theirs meanwhile, and two requests each of which holds
+/// what the other waits for must not wait for ever. The ingress hears `busy` then, and decides anew.
+const STAGE_SLOT_MAX: Duration = Duration::from_secs(5);
 /// How long the agent may take to judge a header. It takes microseconds; longer means that it is overwhelmed or stopping.
 const JUDGE_MAX: Duration = Duration::from_secs(2);
 /// The ingress hears this often that its request waits: well below the five seconds after which it gives up on us.
@@ -167,7 +170,8 @@ impl Guest {
     async fn input_and_slot(&mut self) -> Result<(Input, Option<mpsc::Sender<Hidden>>), Ending> {
         let (mut bytes, mut whole, mut slot) = (Vec::new(), false, false);
         let late = sleep_until(Instant::now() + BODY_MAX);
-        tokio::pin!(late);
+        let impatient = sleep_until(Instant::now() + STAGE_SLOT_MAX);
+        tokio::pin!(late, impatient);
         let mut stopped = std::pin::pin!(self.stream.writer.stopped());
         let mut alive = interval(PROGRESS_EVERY);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -193,6 +197,9 @@ impl Guest {
                 },
                 _ = alive.tick() => {
                     self.stream.writer.write(&Frame::Progress).await.map_err(|_| Ending::Withdrawn)?;
+                }
+                () = &mut impatient, if !slot && self.header.attempt.stage > 0 => {
+                    return Err(Ending::Failed(Failure::Refused(Reason::Busy)));
                 }
                 () = &mut late, if !whole => {
                     return Err(Ending::Failed(Failure::Stalled(Micros::from_secs(BODY_MAX.as_secs()))));

@@ -9,9 +9,9 @@ use shared::fleet::Hop;
 use shared::ids::ScopeId;
 use shared::plan::{Failure, Reason};
 use shared::units::Micros;
-use shared::wire::Frame;
 use shared::wire::body::Sampling;
-use shared::wire::frame::Hidden;
+use shared::wire::frame::{Chunk, Hidden};
+use shared::wire::{Frame, StageBody};
 use shared::work::ResidencyBound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ struct Pair {
     b: Running,
     toys: [Arc<Toy>; 2],
     ingress: Ingress,
-    _lab: Lab,
+    lab: Lab,
 }
 
 impl Pair {
@@ -40,7 +40,7 @@ impl Pair {
         let b = lab.agent("lab/b", &toys[1], None).await;
         let a = lab.agent("lab/a", &toys[0], Some(("lab/b", b.quic_address().expect("it listens")))).await;
         let ingress = lab.ingress("lab/edge", "lab/a", a.quic_address().expect("it listens")).await;
-        Self { a, b, toys, ingress, _lab: lab }
+        Self { a, b, toys, ingress, lab }
     }
 
     async fn until_active(&self, count: u64) {
@@ -62,7 +62,7 @@ impl Pair {
     }
 }
 
-fn at_b(failure: Failure) -> Option<Failure> {
+fn named(failure: Failure) -> Option<Failure> {
     Some(Failure::Stage { node: node("lab/b"), failure: Box::new(failure) })
 }
 
@@ -121,7 +121,7 @@ async fn a_deadline_frees_every_stage() {
 async fn a_stage_that_fails_says_so_and_frees_the_others() {
     let pair = Pair::new(FAST, Manner::Fails(20)).await;
     let answer = pair.ingress.ask(pair.ingress.header(&["lab/a", "lab/b"], 1_000), "0123456789", 1).await;
-    assert_eq!(answer.failure, at_b(Failure::Engine("as planned".to_owned())));
+    assert_eq!(answer.failure, named(Failure::Engine("as planned".to_owned())));
     assert_eq!(answer.ids.len(), 11, "one token after the prompt's ten rows, and one after each of ten more");
     pair.freed().await;
     pair.end().await;
@@ -143,9 +143,35 @@ async fn a_stage_that_dies_is_named_and_frees_the_others() {
     std::mem::forget(b);
     process.shutdown_background();
     let answer = read(&mut stream).await;
-    assert_eq!(answer.failure, at_b(Failure::Broken("lab/b".to_owned())));
+    assert_eq!(answer.failure, named(Failure::Broken("lab/b".to_owned())));
     until(&a, "a's slot is free", |status| active(status) == 0).await;
     a.shutdown().await.expect("all tasks end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_finds_no_slot_gives_back_that_of_the_one_before() {
+    let pair = Pair::new(FAST, SLOW).await;
+    let header = || pair.ingress.header(&["lab/a", "lab/b"], 10_000);
+    // As an ingress would that knows b without a.
+    let at_b = pair.lab.ingress("lab/z", "lab/b", pair.b.quic_address().expect("it listens")).await;
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut direct = header();
+        direct.stages[0].node = node("lab/z");
+        let mut stream = at_b.offer(direct.next_stage().expect("a second")).await;
+        assert!(matches!(stream.reader.read().await, Ok(Some(Frame::Accepted(_)))));
+        let body = StageBody { sampling: Sampling::default(), prompt: Vec::new(), resume: Vec::new(), length_max: 100 };
+        let bytes = body.encode().expect("small");
+        stream.writer.write(&Frame::Body(Chunk { bytes, last: true })).await.expect("sent");
+        busy.push(stream);
+    }
+    until(&pair.b, "both slots of b are taken", |status| active(status) == 2).await;
+    let answer = pair.ingress.ask(header(), "x", 1).await;
+    assert_eq!(answer.failure, named(Failure::Refused(Reason::Busy)));
+    until(&pair.a, "a's slot is free", |status| active(status) == 0).await;
+    drop(busy);
+    pair.freed().await;
+    pair.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,7 +190,7 @@ async fn what_the_next_stage_does_not_take_costs_nothing_here() {
     let mut header = pair.ingress.header(&["lab/a", "lab/b"], 10);
     header.stages[1].layers = header.stages[0].layers;
     let answer = pair.ingress.ask(header, "x", 1).await;
-    assert_eq!(answer.failure, at_b(Failure::Refused(Reason::Part(pair.toys[1].range()))));
+    assert_eq!(answer.failure, named(Failure::Refused(Reason::Part(pair.toys[1].range()))));
     pair.freed().await;
     pair.end().await;
 }
@@ -199,7 +225,7 @@ async fn each_hop_refuses_what_breaks_residency() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_takes_hidden_states_only_of_the_stage_before() {
     let pair = Pair::new(FAST, FAST).await;
-    let at_b = pair._lab.ingress("lab/z", "lab/b", pair.b.quic_address().expect("it listens")).await;
+    let at_b = pair.lab.ingress("lab/z", "lab/b", pair.b.quic_address().expect("it listens")).await;
     let header = pair.ingress.header(&["lab/a", "lab/b"], 10);
     let mut elsewhere = header.clone();
     elsewhere.attempt = header.attempt.at_stage(5);
