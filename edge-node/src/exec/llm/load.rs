@@ -3,41 +3,15 @@
 use super::cache::Cache;
 use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError};
 use super::gguf::Gguf;
+use super::matrix::{Form, Matrix};
 use super::model::{Head, Layer, Model, Rotation, Shape};
-use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
-use candle_core::{Device, Tensor};
+use candle_core::Device;
+use edge_kernels::Pairing;
 use shared::units::{Bytes, Tokens};
 use shared::work::LayerRange;
-use std::sync::Arc;
 
 /// No dimension of a model that one machine runs is larger: above it, the file is damaged, and products would overflow.
 const SIZE_MAX: usize = 1 << 22;
-
-/// The form in which weights of this type are held: types without a fast kernel are requantised (the scalar fallback is
-/// about five times slower), and whole numbers of 16 bits are widened, because products on CPUs are computed in f32.
-const fn loaded_form(stored: GgmlDType) -> GgmlDType {
-    match stored {
-        GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 | GgmlDType::Q8_1 => GgmlDType::Q8_0,
-        GgmlDType::F16 | GgmlDType::BF16 => GgmlDType::F32,
-        other => other,
-    }
-}
-
-/// Memory of a weight as loaded. Kernels for wide vectors keep a second, tiled copy of some types, made at their first
-/// product; it is counted whether or not this CPU has them, since the figure is compared between machines.
-fn loaded_bytes(stored: GgmlDType, dims: &[usize]) -> u64 {
-    let form = loaded_form(stored);
-    // A damaged file may claim any size: saturate, and let the comparison with the budget refuse it.
-    let elements = dims.iter().fold(1_u64, |product, dim| product.saturating_mul(*dim as u64)).min(1 << 50);
-    let plain = elements.div_ceil(form.block_size() as u64) * form.type_size() as u64;
-    let tiled = match (form, dims) {
-        (GgmlDType::Q8_0, [rows, width]) if rows % 16 == 0 && width % 256 == 0 => plain,
-        (GgmlDType::Q4K, _) => plain * 4 / 3,
-        (GgmlDType::Q6K, _) => plain * 3 / 2,
-        _ => 0,
-    };
-    plain + tiled
-}
 
 /// What a model takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +24,16 @@ impl Footprint {
     fn new(gguf: &Gguf, shape: &Shape, held: LayerRange, config: &LlmConfig) -> Self {
         let tied = !gguf.has(HEAD);
         let tensors = gguf.tensors().filter(|(name, _)| needed(name, held, tied));
-        let tensors: u64 = tensors.map(|(_, info)| loaded_bytes(info.ggml_dtype, info.shape.dims())).fold(0, u64::saturating_add);
-        let rotation = (shape.context * shape.head * 4) as u64;
+        let tensors: u64 =
+            tensors.map(|(_, info)| Form::of(info.ggml_dtype).bytes(info.shape.dims())).fold(0, u64::saturating_add);
+        let rotation = (shape.context as u64).saturating_mul(shape.head as u64).saturating_mul(4);
         let layers = usize::from(held.count());
         let cache = Cache::bytes_max(shape, layers, config.cache).saturating_mul(u64::from(config.slots));
-        Self { weights: Bytes(tensors + rotation), cache: Bytes(cache) }
+        Self { weights: Bytes(tensors.saturating_add(rotation)), cache: Bytes(cache) }
     }
 
     pub(super) fn total(&self) -> Bytes {
-        self.weights + self.cache
+        Bytes(self.weights.0.saturating_add(self.cache.0))
     }
 
     fn check(&self, shape: &Shape, config: &LlmConfig) -> Result<(), ModelError> {
@@ -176,8 +151,7 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
     }
     let table = [shape.vocabulary, shape.hidden];
     let tied = !gguf.has(HEAD);
-    let embedding =
-        if needed(EMBEDDING, held, tied) { Some(QMatMul::from_arc(Arc::new(weight(gguf, EMBEDDING, &table)?))?) } else { None };
+    let embedding = if needed(EMBEDDING, held, tied) { Some(product(gguf, EMBEDDING, &table)?) } else { None };
     let head = match &embedding {
         _ if !held.is_last() => None,
         // Tied weights: the head is the embedding, in the same memory.
@@ -224,35 +198,14 @@ fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
     } else {
         None
     };
-    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale)?)
+    // GGUF files hold llama weights permuted for pairs that lie next to each other.
+    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale, Pairing::Neighbours))
 }
 
-fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Tensor, ModelError> {
-    Ok(gguf.tensor(name, &[width])?.dequantize(&Device::Cpu)?)
+fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Vec<f32>, ModelError> {
+    Ok(gguf.tensor(name, &[width])?.dequantize(&Device::Cpu)?.to_vec1()?)
 }
 
-fn product(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<QMatMul, ModelError> {
-    Ok(QMatMul::from_qtensor(weight(gguf, name, shape)?)?)
-}
-
-fn weight(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<QTensor, ModelError> {
-    let stored = gguf.tensor(name, shape)?;
-    let form = loaded_form(stored.dtype());
-    if form == stored.dtype() {
-        return Ok(stored);
-    }
-    Ok(QTensor::quantize(&stored.dequantize(&Device::Cpu)?, form)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_those_of_the_loaded_form() {
-        assert_eq!(loaded_bytes(GgmlDType::Q4_1, &[576, 576]), 576 * 576 / 32 * 34);
-        assert_eq!(loaded_bytes(GgmlDType::Q4_1, &[576, 1536]), 2 * 576 * 1536 / 32 * 34, "with the tiled copy");
-        assert_eq!(loaded_bytes(GgmlDType::F16, &[10]), 40);
-        assert_eq!(loaded_bytes(GgmlDType::F32, &[10]), 40);
-    }
+fn product(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<Matrix, ModelError> {
+    Ok(Matrix::new(gguf.tensor(name, shape)?)?)
 }

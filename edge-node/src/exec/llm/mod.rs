@@ -11,6 +11,7 @@ mod gguf;
 mod hidden;
 mod intake;
 mod load;
+mod matrix;
 mod model;
 mod next;
 mod pieces;
@@ -26,7 +27,7 @@ mod worker;
 
 pub use cache::Cache;
 pub use config::{BadSpan, CONTEXT_DEFAULT_MAX, CacheForm, LayerSpan, LlmConfig, ModelError};
-pub use model::{Model, Shape};
+pub use model::{Model, Shape, States};
 pub use template::Texts;
 pub use threads::{TooLate, set_threads};
 pub use tokenizer::Tokenizer;
