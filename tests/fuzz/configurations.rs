@@ -21,9 +21,13 @@ fn damaged_configurations_are_refused_with_a_sentence() {
         fs::write(&path, &bytes).expect("written");
         let sources = Sources { file: Some(path.clone()), ..Sources::default() };
         let said = if run.rounds % 2 == 0 {
-            load::<edge_node::config::Config>(&sources).map(|loaded| drop(loaded.value.validate())).map_err(|error| error.to_string())
+            load::<edge_node::config::Config>(&sources)
+                .map(|loaded| drop(loaded.value.validate()))
+                .map_err(|error| error.to_string())
         } else {
-            load::<cloud_hub::config::Config>(&sources).map(|loaded| drop(loaded.value.validate())).map_err(|error| error.to_string())
+            load::<cloud_hub::config::Config>(&sources)
+                .map(|loaded| drop(loaded.value.validate()))
+                .map_err(|error| error.to_string())
         };
         assert!(said.as_ref().err().is_none_or(|error| !error.is_empty()));
     }

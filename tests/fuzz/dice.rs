@@ -38,7 +38,8 @@ impl Run {
             }));
         });
         let given = std::env::var("TIDEGATE_SEED").ok().map(|text| text.parse().expect("TIDEGATE_SEED is a number"));
-        let drawn = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() << 20 | u64::from(now.subsec_micros()));
+        let drawn =
+            || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() << 20 | u64::from(now.subsec_micros()));
         let seed = given.unwrap_or_else(drawn);
         println!("{target}: TIDEGATE_SEED={seed}");
         let panics = PANICS.load(Ordering::SeqCst);

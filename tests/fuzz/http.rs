@@ -116,7 +116,8 @@ async fn distorted(run: &mut Run, address: SocketAddr, key: &str, seeds: &[(&str
         assert!(status(&answer).is_some(), "{path}: no answer to {value}");
         let error = answer.windows(4).position(|end| end == b"\r\n\r\n").and_then(|at| answer.get(at + 4..));
         if status(&answer).is_some_and(|code| code >= 400) {
-            let error: Value = serde_json::from_slice(error.unwrap_or_default()).unwrap_or_else(|_| panic!("{path}: an error that is no JSON"));
+            let error: Value =
+                serde_json::from_slice(error.unwrap_or_default()).unwrap_or_else(|_| panic!("{path}: an error that is no JSON"));
             assert!(error.get("error").is_some(), "{path}: {error}");
         }
     }

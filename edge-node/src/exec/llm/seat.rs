@@ -5,14 +5,14 @@
 
 use super::cache::Cache;
 use super::claim::{Claim, Delivered};
-use super::intake::Intake;
+use super::intake::{self, Intake};
+use super::model::States;
 use super::next::Next;
 use super::sampling::Sampler;
 use super::stop::Spout;
 use super::tokenizer::Tokenizer;
 use crate::exec::ExecEvent;
 use crate::exec::rates::Observation;
-use candle_core::Tensor;
 use shared::plan::{Failure, Finish, Usage};
 use shared::units::Tokens;
 use shared::wire::frame::{Drawn, TokenBatch};
@@ -78,6 +78,8 @@ pub(super) struct Seat {
     /// Tokens drawn, and those that the client had already.
     pub(super) output: u32,
     pub(super) ending: Option<Finish>,
+    /// Why it cannot go on; it is removed after the step.
+    pub(super) failed: Option<Failure>,
     pub(super) progress: Progress,
 }
 
@@ -114,7 +116,7 @@ pub(super) enum Rows {
     /// The tokens.
     Ids(Vec<u32>),
     /// Their hidden states before the first layer here.
-    Hidden(Tensor),
+    Hidden(States),
 }
 
 impl Seat {
@@ -139,43 +141,56 @@ impl Seat {
     }
 
     /// The next rows to compute, at most `rows_max`, for hidden states of `width`.
-    pub(super) fn chunk(&mut self, rows_max: usize, width: usize) -> candle_core::Result<Option<Chunk>> {
-        let Some(turn) = self.turn() else { return Ok(None) };
+    pub(super) fn chunk(&mut self, rows_max: usize, width: usize) -> Option<Chunk> {
+        let turn = self.turn()?;
         let start = self.progress.computed;
         let rows_max = match &self.drawing {
             Drawing::Beyond(next) => rows_max.min(next.rows_max(width)),
             Drawing::Here(_) => rows_max,
         };
-        Ok(match &mut self.feed {
+        match &mut self.feed {
             Feed::Tokens { ids, .. } => {
                 let rest = ids.get(start..).unwrap_or_default();
                 let ids = rest.get(..rows_max.min(rest.len())).unwrap_or_default().to_vec();
                 Some(Chunk { count: ids.len(), draw: ids.len() == rest.len(), rows: Rows::Ids(ids), start, turn })
             }
-            Feed::Hidden(intake) => match intake.take(rows_max).transpose()? {
-                Some(rows) => {
-                    Some(Chunk { count: rows.hidden.dim(0)?, draw: rows.draw, rows: Rows::Hidden(rows.hidden), start, turn })
-                }
-                None => None,
-            },
-        })
+            Feed::Hidden(intake) => {
+                let intake::Rows { states, draw } = intake.take(rows_max)?;
+                Some(Chunk { count: states.rows(), draw, rows: Rows::Hidden(states), start, turn })
+            }
+        }
     }
 
-    /// Takes note that a chunk was computed, in so much time.
-    pub(super) fn computed(&mut self, chunk: &Chunk, took: Duration) {
+    /// Takes note that a chunk was computed, in so much time if for nobody else.
+    pub(super) fn computed(&mut self, chunk: &Chunk, alone: Option<Duration>) {
         let tokens = u32::try_from(chunk.count).unwrap_or(u32::MAX);
-        let seen = &mut self.progress.seen;
-        let (count, seconds) = match chunk.turn {
-            Turn::Prefill => (&mut seen.prompt_tokens, &mut seen.prompt_seconds),
-            Turn::Decode => (&mut seen.decode_tokens, &mut seen.decode_seconds),
-        };
-        *count += tokens;
-        *seconds += took.as_secs_f64();
+        if let Some(took) = alone {
+            let seen = &mut self.progress.seen;
+            let (count, seconds) = match chunk.turn {
+                Turn::Prefill => (&mut seen.prompt_tokens, &mut seen.prompt_seconds),
+                Turn::Decode => (&mut seen.decode_tokens, &mut seen.decode_seconds),
+            };
+            *count += tokens;
+            *seconds += took.as_secs_f64();
+        }
         self.progress.computed += chunk.count;
         if chunk.draw && !self.progress.asked {
             self.progress.asked = true;
             let computed = u32::try_from(self.progress.computed).unwrap_or(u32::MAX);
             self.prompt = computed.saturating_sub(self.resumed);
+        }
+    }
+
+    /// Whether the token after this chunk is drawn here.
+    pub(super) fn draws_here(&self, chunk: &Chunk) -> bool {
+        chunk.draw && matches!(self.drawing, Drawing::Here(_))
+    }
+
+    /// Takes the hidden states of a chunk after the last layer here, if the next stage wants them.
+    pub(super) fn pass_on(&mut self, chunk: &Chunk, states: impl FnOnce() -> States) -> Result<(), Failure> {
+        match &mut self.drawing {
+            Drawing::Beyond(next) => next.take(&states(), chunk.start, chunk.draw),
+            Drawing::Here(_) => Ok(()),
         }
     }
 

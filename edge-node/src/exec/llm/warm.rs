@@ -1,9 +1,8 @@
 //! Measuring a freshly loaded model, or the layers of it that are held, so that decisions have a speed to go by from the first request on.
 
 use super::config::{CacheForm, ModelError};
-use super::model::Model;
+use super::model::{Model, States};
 use crate::exec::rates::{Learner, Observation};
-use candle_core::{Device, Tensor};
 use shared::fleet::{Profile, ProfileSource};
 use std::time::Instant;
 
@@ -76,11 +75,11 @@ fn round(
 }
 
 /// Hidden states of tokens; where the first layer is held elsewhere, some numbers of the same kind: speed does not depend on them.
-fn enter(model: &Model, ids: &[u32]) -> candle_core::Result<Tensor> {
+fn enter(model: &Model, ids: &[u32]) -> candle_core::Result<States> {
     if model.held().is_first() {
         return model.embed(ids);
     }
     let width = model.shape().hidden;
     let numbers = (0..ids.len() * width).map(|i| (i * 7_919 % 2_048) as f32 / 1_024.0 - 1.0).collect();
-    Tensor::from_vec(numbers, (ids.len(), width), &Device::Cpu)
+    Ok(States::new(numbers, width))
 }
