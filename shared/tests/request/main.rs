@@ -1,5 +1,7 @@
 //! Stories of one request core: no fleet, no network, a clock that is a number.
 
+mod split;
+
 use shared::fleet::{
     Costs, FleetDelta, Hop, Load, NodeState, PathReport, Profile, ProfileSource, ReplicaReport, ReplicaState, Tier,
 };
