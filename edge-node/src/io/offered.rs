@@ -12,7 +12,7 @@ use shared::wire::body::BODY_BYTES_MAX;
 use shared::wire::frame::End;
 use shared::wire::{Body, Frame};
 use shared::work::ExecHeader;
-use shared_net::quic::{Code, Stream};
+use shared_net::link::{Code, Stream};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -246,7 +246,7 @@ impl Guest {
     }
 
     /// Writes a last frame and waits until the ingress has it, since dropping the stream early would take it back.
-    async fn say_last(&mut self, frame: &Frame) -> Result<(), shared_net::quic::StreamError> {
+    async fn say_last(&mut self, frame: &Frame) -> Result<(), shared_net::link::StreamError> {
         self.stream.writer.write(frame).await?;
         self.stream.writer.finish().await?;
         drop(timeout(HEADER_MAX, self.stream.writer.stopped()).await);

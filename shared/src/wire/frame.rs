@@ -3,7 +3,8 @@
 //! A connection has one control stream, opened by the agent (or by the dialling agent, between agents): `Hello`, answered by
 //! `Welcome`, then `Ping` and `Pong`; between agents, either says `Hello` again when its replicas changed. Each request has its own bidirectional stream: `Header` → `Accepted` or `Refused`;
 //! after acceptance `Body`… with `last`; then `Progress`, `Tokens`…, and `End` or `Failed`. Resetting the stream cancels.
-//! `Join` and `Renew` streams carry one frame each way.
+//! `Join` and `Renew` streams carry one frame each way. A stream to the hub that begins with `Ping` is answered with `Pong`, up to
+//! [`PULSES_MAX`] times. A control stream that is finished without a `Goodbye` leaves the connection to the streams that still run.
 
 use crate::fleet::{Load, ReplicaReport};
 use crate::ids::{Instance, NodeId, PlanEpoch, SessionEpoch};
@@ -17,6 +18,10 @@ use std::collections::BTreeMap;
 pub const FRAME_BYTES_MAX: usize = 256 * 1024;
 /// Largest piece of a body in one frame; larger bodies travel in several.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+
+/// Pings on a stream that begins with one; the hub answers each, and the stream says nothing else. So a node finds out whether
+/// a transport carries before it moves there.
+pub const PULSES_MAX: u64 = 20;
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
