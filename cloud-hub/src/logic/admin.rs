@@ -38,6 +38,7 @@ impl Hub {
             heard_ago: member.heard.map(|heard| now.since(heard)),
             report_age: entry.and_then(|entry| entry.reported).map(|reported| now.since(reported)),
             rtt: member.link().and_then(|link| link.rtt()),
+            transport: member.link().and_then(|link| link.transport()),
             replicas: entry.into_iter().flat_map(|entry| entry.replicas.values()).map(|held| replica_row(now, held)).collect(),
             plans: self.rounds.rows_of(now, node),
             faults: member.faults.by_field.clone(),

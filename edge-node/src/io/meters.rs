@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use shared::fleet::Load;
+use shared::fleet::{Load, Transport};
 use shared::ids::VariantId;
 use shared::plan::{Outcome, Record, Verdict};
 use shared_net::openai::FrontCounters;
@@ -28,6 +28,11 @@ struct RequestLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
     reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransportLabels {
+    transport: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,6 +63,9 @@ pub(super) struct Meters {
     attained: Counter,
     missed: Counter,
     publications_dropped: Counter,
+    uplink: Family<TransportLabels, Gauge>,
+    uplink_moves: Family<TransportLabels, Counter>,
+    quic_demotions: Gauge,
     active: Family<VariantLabels, Gauge>,
     queued: Family<VariantLabels, Gauge>,
     degraded: Gauge,
@@ -86,6 +94,9 @@ impl Meters {
             attained: Counter::default(),
             missed: Counter::default(),
             publications_dropped: Counter::default(),
+            uplink: Family::default(),
+            uplink_moves: Family::default(),
+            quic_demotions: Gauge::default(),
             active: Family::default(),
             queued: Family::default(),
             degraded: Gauge::default(),
@@ -119,6 +130,9 @@ impl Meters {
             "Messages that the broker connection did not take",
             self.publications_dropped.clone(),
         );
+        registry.register("uplink_up", "1 for the transport that carries the uplink", self.uplink.clone());
+        registry.register("uplink_moves", "Moves of the uplink to another transport", self.uplink_moves.clone());
+        registry.register("quic_demotions", "QUIC to the hub shook hands and did not carry", self.quic_demotions.clone());
         registry.register("replica_active", "Requests that run", self.active.clone());
         registry.register("replica_queued", "Requests that wait for a slot", self.queued.clone());
         registry.register("degraded", "1 while the hub is out of reach", self.degraded.clone());
@@ -153,6 +167,10 @@ impl Meters {
 
     pub(super) fn publication_dropped(&self) {
         self.publications_dropped.inc();
+    }
+
+    pub(super) fn uplink_moved(&self, to: Transport) {
+        self.uplink_moves.get_or_create(&TransportLabels { transport: to.name().to_owned() }).inc();
     }
 
     pub(super) fn load(&self, variant: &VariantId, load: &Load) {
@@ -207,6 +225,11 @@ impl Meters {
         gauge(&self.open, status.requests_open);
         gauge(&self.peers, status.peers.iter().filter(|peer| peer.links > 0).count());
         gauge(&self.spooled, status.spool.records);
+        for transport in [Transport::Quic, Transport::Tcp] {
+            let up = status.uplink.transport == Some(transport);
+            self.uplink.get_or_create(&TransportLabels { transport: transport.name().to_owned() }).set(i64::from(up));
+        }
+        self.quic_demotions.set(i64::try_from(status.uplink.demotions).unwrap_or(i64::MAX));
         self.spool_dropped.set(i64::try_from(status.spool.dropped).unwrap_or(i64::MAX));
         for replica in &status.replicas {
             self.load(&replica.variant, &replica.load);

@@ -22,8 +22,8 @@ use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError, resolve};
 use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
-use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, ResetSecretError, resolve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -68,7 +68,7 @@ pub enum StartError {
     Secret(#[from] ResetSecretError),
     /// The QUIC endpoint cannot be opened.
     #[error("`quic.listen`")]
-    Quic(#[from] QuicError),
+    Quic(#[from] LinkError),
     /// The HTTP listener cannot be opened.
     #[error("listening on TCP {address} (`http.listen`): want a free port of an own address")]
     Listen {

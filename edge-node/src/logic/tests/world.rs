@@ -111,7 +111,7 @@ impl World {
     pub(super) fn dial(&mut self) -> u64 {
         loop {
             let dial =
-                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, _) = effect { Some(*number) } else { None });
+                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, ..) = effect { Some(*number) } else { None });
             if let Some(number) = dial {
                 return number;
             }

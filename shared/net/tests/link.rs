@@ -1,22 +1,50 @@
-//! Members talk over QUIC, strangers do not, and streams end as they should.
+//! Members talk, strangers do not, and streams end as they should: each story over QUIC, and over TLS on TCP.
 
 mod fleet;
 
 use fleet::{Fleet, Pair, connect, node, soon, until};
-use shared::fleet::Hop;
+use shared::fleet::{Hop, Transport};
 use shared::wire::Frame;
 use shared::wire::frame::{Chunk, Pulse, TokenBatch};
-use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, Spliced, StreamError, splice};
+use shared_net::link::{Code, Endpoint, LinkError, Lost, ResetSecret, Spliced, StreamError, splice};
 use shared_net::tls::{Admit, Identity, Role};
 use std::time::{Duration, Instant};
+
+/// Each story over both transports.
+macro_rules! over_both {
+    ($($story:ident),* $(,)?) => {
+        mod quic {
+            $(#[tokio::test] async fn $story() { super::$story(shared::fleet::Transport::Quic).await; })*
+        }
+        mod tcp {
+            $(#[tokio::test] async fn $story() { super::$story(shared::fleet::Transport::Tcp).await; })*
+        }
+    };
+}
+
+over_both!(
+    members_know_each_other_by_their_certificates,
+    whoever_is_not_the_expected_member_is_refused,
+    an_expired_certificate_is_refused_on_either_side,
+    a_renewed_identity_is_used_for_the_next_connection,
+    a_dropped_stream_is_a_reset_and_never_an_end,
+    what_is_no_frame_is_refused_and_nobody_else_disturbed,
+    reading_survives_being_cancelled_in_the_middle_of_a_frame,
+    a_relay_carries_both_ways_and_passes_on_the_ends,
+    a_cancel_crosses_the_relay_even_when_nobody_reads,
+    a_lost_executor_is_a_reset_for_the_asker,
+    an_early_refusal_arrives_although_the_body_is_no_longer_read,
+    peers_of_a_program_that_was_killed_notice_when_it_is_back,
+    garbage_disturbs_nobody,
+    closing_tells_the_other_end,
+);
 
 fn ping(number: u64) -> Frame {
     Frame::Ping(Pulse { number, ..Pulse::default() })
 }
 
-#[tokio::test]
-async fn members_know_each_other_by_their_certificates() {
-    let Pair { links: (a, b), .. } = Pair::new().await;
+async fn members_know_each_other_by_their_certificates(by: Transport) {
+    let Pair { links: (a, b), .. } = Pair::new(by).await;
     assert_eq!((a.peer(), b.peer()), (Some(&node("site/b")), Some(&node("site/a"))));
     assert!(b.serial().is_some_and(|serial| !serial.is_empty()));
     let mut asking = a.open().await.expect("stream");
@@ -29,8 +57,7 @@ async fn members_know_each_other_by_their_certificates() {
     assert!(report.rtt.is_some_and(|rtt| rtt.0 > 0) && report.rate_out.is_none());
 }
 
-#[tokio::test]
-async fn whoever_is_not_the_expected_member_is_refused() {
+async fn whoever_is_not_the_expected_member_is_refused(by: Transport) {
     let (fleet, other) = (Fleet::new(), Fleet::new());
     let a = fleet.endpoint(&fleet.member("site/a", Role::Node), Admit::Members);
     let b = fleet.endpoint(&fleet.member("site/b", Role::Node), Admit::Members);
@@ -39,36 +66,35 @@ async fn whoever_is_not_the_expected_member_is_refused() {
     let accepting = tokio::spawn(async move { acceptor.next().await });
     let address = b.local_addr().expect("address");
 
-    let wrong = soon("the wrong name", a.connect(address, &node("site/c"))).await;
+    let wrong = soon("the wrong name", a.connect(address, &node("site/c"), by)).await;
     let text = wrong.expect_err("refused").to_string();
     assert!(text.contains("`site/b` answers, want `site/c`"), "{text}");
-    soon("another fleet's node", foreign.connect(address, &node("site/b"))).await.expect_err("refused");
+    soon("another fleet's node", foreign.connect(address, &node("site/b"), by)).await.expect_err("refused");
     let nameless = Endpoint::nameless(fleet::local(), &fleet.clock).expect("endpoint");
-    let link = soon("no certificate", nameless.connect_to_join(address, &fleet.sha256())).await;
+    let link = soon("no certificate", nameless.connect_to_join(address, &fleet.sha256(), by)).await;
     link.expect_err("b is no hub and admits no joiners");
 
     until("all are counted", || b.refused() >= 3).await;
     // And b still serves.
-    soon("the right one", a.connect(address, &node("site/b"))).await.expect("connected");
+    soon("the right one", a.connect(address, &node("site/b"), by)).await.expect("connected");
     let link = soon("accepting", accepting).await.expect("task").expect("link");
     assert_eq!(link.peer(), Some(&node("site/a")));
 }
 
-#[tokio::test]
-async fn an_expired_certificate_is_refused_on_either_side() {
+async fn an_expired_certificate_is_refused_on_either_side(by: Transport) {
     let fleet = Fleet::new();
     let good = fleet.endpoint(&fleet.member("site/a", Role::Node), Admit::Members);
     let expired = fleet.endpoint(&fleet.member_for("site/b", Role::Node, 1_800), Admit::Members);
     let mut acceptors = (good.acceptor(), expired.acceptor());
     let expected = node("site/b");
-    let dial_expired = good.connect(expired.local_addr().expect("address"), &expected);
+    let dial_expired = good.connect(expired.local_addr().expect("address"), &expected, by);
     let refused = soon("dialling", async {
         tokio::select! { r = dial_expired => r, _ = acceptors.1.next() => panic!("accepted") }
     });
     assert!(refused.await.is_err());
     let (address, expected) = (good.local_addr().expect("address"), node("site/a"));
     let refused = soon("being dialled", async {
-        let dialled = expired.connect(address, &expected);
+        let dialled = expired.connect(address, &expected, by);
         tokio::select! {
             // The server checks the client last: the client may think for a moment that it is connected.
             dialled = dialled => match dialled { Ok(link) => Err(link.closed().await), Err(error) => Err(error) },
@@ -78,19 +104,17 @@ async fn an_expired_certificate_is_refused_on_either_side() {
     assert!(refused.await.is_err());
 }
 
-#[tokio::test]
-async fn a_renewed_identity_is_used_for_the_next_connection() {
-    let Pair { fleet, ends: (a, b), links: (old, _kept) } = Pair::new().await;
+async fn a_renewed_identity_is_used_for_the_next_connection(by: Transport) {
+    let Pair { fleet, ends: (a, b), links: (old, _kept) } = Pair::new(by).await;
     let renewed: Identity = fleet.member("site/b", Role::Node);
     b.set_identity(&renewed).expect("good");
-    let (new, _) = connect(&a, &b, "site/b").await;
+    let (new, _) = connect(&a, &b, "site/b", by).await;
     assert_eq!(new.serial(), Some(renewed.serial()));
     assert!(old.serial() != new.serial() && !old.is_closed());
 }
 
-#[tokio::test]
-async fn a_dropped_stream_is_a_reset_and_never_an_end() {
-    let Pair { links: (a, b), .. } = Pair::new().await;
+async fn a_dropped_stream_is_a_reset_and_never_an_end(by: Transport) {
+    let Pair { links: (a, b), .. } = Pair::new(by).await;
     let mut asking = a.open().await.expect("stream");
     asking.writer.write(&ping(1)).await.expect("written");
     let mut answering = b.accept().await.expect("accepted");
@@ -102,9 +126,8 @@ async fn a_dropped_stream_is_a_reset_and_never_an_end() {
     assert!(soon("the stop", stopped).await.is_some());
 }
 
-#[tokio::test]
-async fn what_is_no_frame_is_refused_and_nobody_else_disturbed() {
-    let Pair { links: (a, b), .. } = Pair::new().await;
+async fn what_is_no_frame_is_refused_and_nobody_else_disturbed(by: Transport) {
+    let Pair { links: (a, b), .. } = Pair::new(by).await;
     let quiet = {
         let mut quiet = a.open().await.expect("stream");
         quiet.writer.write(&ping(1)).await.expect("written");
@@ -118,9 +141,8 @@ async fn what_is_no_frame_is_refused_and_nobody_else_disturbed() {
     drop((quiet, stream));
 }
 
-#[tokio::test]
-async fn reading_survives_being_cancelled_in_the_middle_of_a_frame() {
-    let Pair { links: (a, b), .. } = Pair::new().await;
+async fn reading_survives_being_cancelled_in_the_middle_of_a_frame(by: Transport) {
+    let Pair { links: (a, b), .. } = Pair::new(by).await;
     let mut asking = a.open().await.expect("stream");
     let frame = Frame::Tokens(TokenBatch { count: 1, text: "x".repeat(200_000), ..TokenBatch::default() });
     let (sent, frames) = (frame.clone(), 20);
@@ -152,20 +174,20 @@ async fn reading_survives_being_cancelled_in_the_middle_of_a_frame() {
 
 /// a → relay → c.
 struct Relayed {
-    asking: shared_net::quic::Stream,
-    answering: shared_net::quic::Stream,
+    asking: shared_net::link::Stream,
+    answering: shared_net::link::Stream,
     relay: tokio::task::JoinHandle<Spliced>,
-    links: Vec<shared_net::quic::Link>,
+    links: Vec<shared_net::link::Link>,
     _ends: Vec<Endpoint>,
 }
 
 impl Relayed {
-    async fn new() -> Self {
+    async fn new(by: Transport) -> Self {
         let fleet = Fleet::new();
         let [a, relay, c] =
             ["site/a", "hub/relay", "site/c"].map(|n| fleet.endpoint(&fleet.member(n, Role::Node), Admit::Members));
-        let (a_link, from_a) = connect(&a, &relay, "hub/relay").await;
-        let (to_c, c_link) = connect(&relay, &c, "site/c").await;
+        let (a_link, from_a) = connect(&a, &relay, "hub/relay", by).await;
+        let (to_c, c_link) = connect(&relay, &c, "site/c", by).await;
         let mut asking = a_link.open().await.expect("stream");
         asking.writer.write(&ping(1)).await.expect("written");
         let front = from_a.accept().await.expect("accepted");
@@ -181,9 +203,8 @@ impl Relayed {
     }
 }
 
-#[tokio::test]
-async fn a_relay_carries_both_ways_and_passes_on_the_ends() {
-    let Relayed { mut asking, mut answering, relay, links: _links, _ends } = Relayed::new().await;
+async fn a_relay_carries_both_ways_and_passes_on_the_ends(by: Transport) {
+    let Relayed { mut asking, mut answering, relay, links: _links, _ends } = Relayed::new(by).await;
     let body = Frame::Body(Chunk { bytes: vec![7; 60_000], last: true });
     for _ in 0..50 {
         let (sent, got) = tokio::join!(asking.writer.write(&body), answering.reader.read());
@@ -201,9 +222,8 @@ async fn a_relay_carries_both_ways_and_passes_on_the_ends() {
     assert!(spliced.forth > 50 * 60_000 && spliced.back > 0, "{spliced:?}");
 }
 
-#[tokio::test]
-async fn a_cancel_crosses_the_relay_even_when_nobody_reads() {
-    let Relayed { mut asking, mut answering, relay, links: _links, _ends } = Relayed::new().await;
+async fn a_cancel_crosses_the_relay_even_when_nobody_reads(by: Transport) {
+    let Relayed { mut asking, mut answering, relay, links: _links, _ends } = Relayed::new(by).await;
     // The executor reads nothing: fill every window on the way until no more is taken.
     let body = Frame::Body(Chunk { bytes: vec![7; 60_000], last: false });
     let filled = async { while tokio::time::timeout(Duration::from_millis(100), asking.writer.write(&body)).await.is_ok() {} };
@@ -223,9 +243,8 @@ async fn a_cancel_crosses_the_relay_even_when_nobody_reads() {
     assert_eq!(soon("the relay", relay).await.expect("task").cut, Some(Code::CANCELLED));
 }
 
-#[tokio::test]
-async fn a_lost_executor_is_a_reset_for_the_asker() {
-    let Relayed { mut asking, answering, relay, links, _ends } = Relayed::new().await;
+async fn a_lost_executor_is_a_reset_for_the_asker(by: Transport) {
+    let Relayed { mut asking, answering, relay, links, _ends } = Relayed::new(by).await;
     links[3].close(Code::DONE, "gone");
     let read = soon("the reset", asking.reader.read()).await;
     assert!(matches!(read, Err(StreamError::Reset(Code::GONE))), "{read:?}");
@@ -233,9 +252,8 @@ async fn a_lost_executor_is_a_reset_for_the_asker() {
     drop(answering);
 }
 
-#[tokio::test]
-async fn an_early_refusal_arrives_although_the_body_is_no_longer_read() {
-    let Relayed { mut asking, mut answering, relay, links: _links, _ends } = Relayed::new().await;
+async fn an_early_refusal_arrives_although_the_body_is_no_longer_read(by: Transport) {
+    let Relayed { mut asking, mut answering, relay, links: _links, _ends } = Relayed::new(by).await;
     answering.writer.write(&ping(9)).await.expect("written");
     answering.writer.finish().await.expect("finished");
     drop(answering);
@@ -244,8 +262,7 @@ async fn an_early_refusal_arrives_although_the_body_is_no_longer_read() {
     assert_eq!(soon("the relay", relay).await.expect("task").cut, None);
 }
 
-#[tokio::test]
-async fn peers_of_a_program_that_was_killed_notice_when_it_is_back() {
+async fn peers_of_a_program_that_was_killed_notice_when_it_is_back(by: Transport) {
     let fleet = Fleet::new();
     let folder = tempfile::tempdir().expect("folder");
     let secret = ResetSecret::load(folder.path()).expect("secret");
@@ -265,7 +282,7 @@ async fn peers_of_a_program_that_was_killed_notice_when_it_is_back() {
         std::future::pending::<()>().await;
     });
     let a = fleet.endpoint(&fleet.member("site/a", Role::Node), Admit::Members);
-    let link = soon("connecting", a.connect(address, &node("site/b"))).await.expect("connected");
+    let link = soon("connecting", a.connect(address, &node("site/b"), by)).await.expect("connected");
     // Only a handshake that both ends know to be over can be reset; with an answer in hand it is.
     let mut stream = link.open().await.expect("stream");
     stream.writer.write(&ping(1)).await.expect("written");
@@ -276,33 +293,45 @@ async fn peers_of_a_program_that_was_killed_notice_when_it_is_back() {
     let begun = Instant::now();
     let restarted = Endpoint::bind(address, &identity, Admit::Members, &fleet.clock, &secret).expect("the port is free again");
     let why = soon("the reset", link.closed()).await;
-    assert!(matches!(why, QuicError::Lost(quinn::ConnectionError::Reset)), "{why}");
+    match by {
+        Transport::Quic => assert!(matches!(why, LinkError::Lost(Lost::Reset)), "{why}"),
+        // There the system itself says so, long before the restart.
+        Transport::Tcp => assert!(matches!(why, LinkError::Lost(Lost::Broken(_))), "{why}"),
+    }
     assert!(begun.elapsed() < Duration::from_secs(3), "{why}, {:?}", begun.elapsed());
     drop(restarted);
 }
 
-#[tokio::test]
-async fn garbage_disturbs_nobody() {
-    let Pair { ends: (a, b), links: (link, accepted), .. } = Pair::new().await;
+async fn garbage_disturbs_nobody(by: Transport) {
+    let Pair { ends: (a, b), links: (link, accepted), .. } = Pair::new(by).await;
     let socket = std::net::UdpSocket::bind(fleet::local()).expect("socket");
     let target = b.local_addr().expect("address");
+    let mut strangers = Vec::new();
     for number in 0..2_000_u32 {
         let seed = number.wrapping_mul(2_654_435_761);
         let length = usize::try_from(seed % 1_300).expect("small");
         let bytes: Vec<u8> = (0..length).map(|i| (seed >> (i % 24)) as u8 ^ i as u8).collect();
-        socket.send_to(&bytes, target).expect("sent");
+        match by {
+            Transport::Quic => drop(socket.send_to(&bytes, target).expect("sent")),
+            Transport::Tcp if number < 100 => {
+                let mut stranger = std::net::TcpStream::connect(target).expect("connected");
+                // Refused as soon as the first bytes are looked at.
+                drop(std::io::Write::write_all(&mut stranger, &bytes));
+                strangers.push(stranger);
+            }
+            Transport::Tcp => break,
+        }
     }
     let mut stream = link.open().await.expect("stream");
     stream.writer.write(&ping(1)).await.expect("written");
     let mut other = soon("a stream", accepted.accept()).await.expect("accepted");
     assert_eq!(soon("a frame", other.reader.read()).await.expect("read"), Some(ping(1)));
-    let again = connect(&a, &b, "site/b").await;
+    let again = connect(&a, &b, "site/b", by).await;
     assert!(!again.0.is_closed());
 }
 
-#[tokio::test]
-async fn closing_tells_the_other_end() {
-    let Pair { ends: (a, _b), links: (_link, accepted), .. } = Pair::new().await;
+async fn closing_tells_the_other_end(by: Transport) {
+    let Pair { ends: (a, _b), links: (_link, accepted), .. } = Pair::new(by).await;
     soon("closing", a.close(Code::DONE, "done", fleet::DEADLINE)).await;
     until("the other end hears", || accepted.is_closed()).await;
 }

@@ -1,8 +1,9 @@
 //! The relay's cut-through: bytes from one stream to another, both ways, unread.
 
-use super::frames::FrameWriter;
-use super::link::{Code, Stream};
-use quinn::{ReadError, RecvStream, WriteError};
+use super::connection::{Code, Stream};
+use super::frames::{FrameWriter, StreamError};
+use super::halves::RecvHalf;
+use bytes::Buf;
 
 /// Most bytes in hand for each direction. Everything else waits in the sender, by flow control.
 const CHUNK_BYTES: usize = 32 * 1024;
@@ -55,14 +56,13 @@ pub async fn splice(a: Stream, b: Stream) -> Spliced {
     if let Some(code) = spliced.cut {
         for (send, recv) in [(&mut a_send, &mut a_recv), (&mut b_send, &mut b_recv)] {
             send.reset(code);
-            // Fails only when the stream has already ended.
-            drop(recv.stop(code.to_quinn()));
+            recv.stop(code);
         }
     }
     spliced
 }
 
-async fn carry(from: &mut RecvStream, rest: bytes::Bytes, to: &mut FrameWriter, bytes: &mut u64) -> Ended {
+async fn carry(from: &mut RecvHalf, rest: bytes::Bytes, to: &mut FrameWriter, bytes: &mut u64) -> Ended {
     let stopped = to.stopped();
     tokio::pin!(stopped);
     let mut in_hand = vec![to.take_pending(), rest];
@@ -76,47 +76,52 @@ async fn carry(from: &mut RecvStream, rest: bytes::Bytes, to: &mut FrameWriter, 
         let chunk = tokio::select! {
             biased;
             code = &mut stopped => return no_more_wanted(from, code.unwrap_or(Code::DONE)),
-            chunk = from.read_chunk(CHUNK_BYTES, true) => chunk,
+            chunk = from.read_chunk(CHUNK_BYTES) => chunk,
         };
         match chunk {
-            Ok(Some(chunk)) => in_hand.push(chunk.bytes),
+            Ok(Some(chunk)) => in_hand.push(chunk),
             Ok(None) => {
                 to.mark_ended();
                 // Fails only when the reader has stopped in the meantime.
                 drop(to.stream().finish());
                 return Ended::Itself;
             }
-            Err(ReadError::Reset(code)) => return Ended::Cut(Code::from_quinn(code)),
+            Err(StreamError::Reset(code)) => return Ended::Cut(code),
             Err(_) => return Ended::Cut(Code::GONE),
         }
     }
 }
 
 /// Writes a chunk, and notices meanwhile when its sender gives up: a full window must not delay a cancel.
-async fn forward(from: &mut RecvStream, chunk: bytes::Bytes, to: &mut FrameWriter) -> Result<(), Ended> {
-    if chunk.is_empty() {
-        return Ok(());
-    }
-    let write = to.stream().write_chunk(chunk);
-    tokio::pin!(write);
-    let written = tokio::select! {
-        biased;
-        written = &mut write => written,
-        reset = from.received_reset() => match reset {
-            Ok(Some(code)) => return Err(Ended::Cut(Code::from_quinn(code))),
-            Ok(None) => write.await,
+async fn forward(from: &mut RecvHalf, mut chunk: bytes::Bytes, to: &mut FrameWriter) -> Result<(), Ended> {
+    let mut whole = false;
+    while !chunk.is_empty() {
+        let written = {
+            let write = to.stream().write(&chunk);
+            tokio::pin!(write);
+            tokio::select! {
+                biased;
+                written = &mut write => written,
+                reset = from.received_reset(), if !whole => match reset {
+                    Ok(Some(code)) => return Err(Ended::Cut(code)),
+                    Ok(None) => {
+                        whole = true;
+                        write.await
+                    }
+                    Err(_) => return Err(Ended::Cut(Code::GONE)),
+                },
+            }
+        };
+        match written {
+            Ok(bytes) => chunk.advance(bytes),
+            Err(StreamError::Reset(code)) => return Err(no_more_wanted(from, code)),
             Err(_) => return Err(Ended::Cut(Code::GONE)),
-        },
-    };
-    match written {
-        Ok(()) => Ok(()),
-        Err(WriteError::Stopped(code)) => Err(no_more_wanted(from, Code::from_quinn(code))),
-        Err(_) => Err(Ended::Cut(Code::GONE)),
+        }
     }
+    Ok(())
 }
 
-fn no_more_wanted(from: &mut RecvStream, code: Code) -> Ended {
-    // Fails only when the stream has already ended.
-    drop(from.stop(code.to_quinn()));
+fn no_more_wanted(from: &mut RecvHalf, code: Code) -> Ended {
+    from.stop(code);
     if code == Code::GONE { Ended::Cut(code) } else { Ended::Itself }
 }

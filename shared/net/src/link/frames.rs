@@ -1,14 +1,15 @@
 //! Frames on a stream.
 
-use super::link::Code;
+use super::connection::Code;
+use super::halves::{RecvHalf, SendHalf};
+use super::lost::Lost;
 use bytes::{Buf, Bytes, BytesMut};
-use quinn::{ReadError, RecvStream, SendStream, StoppedError, WriteError};
 use shared::wire::Frame;
 use shared::wire::frame::{BadFrame, FRAME_BYTES_MAX};
 
 /// Bytes of the length before each frame.
 const LENGTH_BYTES: usize = 4;
-/// Most bytes taken from the stream at a time: more would only move waiting from quinn's bounded window to our buffer.
+/// Most bytes taken from the stream at a time: more would only move waiting from the transport's bounded window to our buffer.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a stream carries no more frames.
@@ -19,7 +20,7 @@ pub enum StreamError {
     Reset(Code),
     /// The connection is gone.
     #[error("the connection was lost in the middle of a stream")]
-    Lost(#[source] quinn::ConnectionError),
+    Lost(#[source] Lost),
     /// What came is no frame.
     #[error(transparent)]
     BadFrame(#[from] BadFrame),
@@ -31,36 +32,16 @@ pub enum StreamError {
     Closed,
 }
 
-impl From<ReadError> for StreamError {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Reset(code) => Self::Reset(Code::from_quinn(code)),
-            ReadError::ConnectionLost(error) => Self::Lost(error),
-            ReadError::ClosedStream | ReadError::IllegalOrderedRead | ReadError::ZeroRttRejected => Self::Closed,
-        }
-    }
-}
-
-impl From<WriteError> for StreamError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Stopped(code) => Self::Reset(Code::from_quinn(code)),
-            WriteError::ConnectionLost(error) => Self::Lost(error),
-            WriteError::ClosedStream | WriteError::ZeroRttRejected => Self::Closed,
-        }
-    }
-}
-
 /// Reads frames. Dropping it tells the other end to stop sending.
 #[derive(Debug)]
 pub struct FrameReader {
-    stream: RecvStream,
+    stream: RecvHalf,
     /// Bytes that came and are no whole frame yet: less than one frame and one read.
     buffer: BytesMut,
 }
 
 impl FrameReader {
-    pub(super) fn new(stream: RecvStream) -> Self {
+    pub(super) fn new(stream: RecvHalf) -> Self {
         Self { stream, buffer: BytesMut::new() }
     }
 
@@ -73,8 +54,8 @@ impl FrameReader {
             if let Some(frame) = self.buffered()? {
                 return Ok(Some(frame));
             }
-            match self.stream.read_chunk(READ_BYTES_MAX, true).await? {
-                Some(chunk) => self.buffer.extend_from_slice(&chunk.bytes),
+            match self.stream.read_chunk(READ_BYTES_MAX).await? {
+                Some(bytes) => self.buffer.extend_from_slice(&bytes),
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Err(StreamError::Truncated),
             }
@@ -95,12 +76,11 @@ impl FrameReader {
 
     /// Tells the other end that nothing more is read.
     pub fn stop(&mut self, code: Code) {
-        // Fails only when the stream has already ended, and then there is nothing to stop.
-        drop(self.stream.stop(code.to_quinn()));
+        self.stream.stop(code);
     }
 
     /// The stream, and bytes that were read from it but not yet taken as frames.
-    pub(super) fn into_parts(self) -> (RecvStream, Bytes) {
+    pub(super) fn into_parts(self) -> (RecvHalf, Bytes) {
         (self.stream, self.buffer.freeze())
     }
 }
@@ -108,14 +88,14 @@ impl FrameReader {
 /// Writes frames. Dropping it before [`Self::finish`] resets the stream, so that the other end never takes a part for the whole.
 #[derive(Debug)]
 pub struct FrameWriter {
-    stream: SendStream,
+    stream: SendHalf,
     /// The rest of the frame that is being written.
     pending: Bytes,
     ended: bool,
 }
 
 impl FrameWriter {
-    pub(super) fn new(stream: SendStream) -> Self {
+    pub(super) fn new(stream: SendHalf) -> Self {
         Self { stream, pending: Bytes::new(), ended: false }
     }
 
@@ -146,30 +126,23 @@ impl FrameWriter {
     pub async fn finish(&mut self) -> Result<(), StreamError> {
         self.flush().await?;
         self.ended = true;
-        self.stream.finish().map_err(|_| StreamError::Closed)
+        self.stream.finish()
     }
 
     /// Gives up: what was not delivered yet is thrown away.
     pub fn reset(&mut self, code: Code) {
         self.ended = true;
-        // Fails only when the stream has already ended, and then there is nothing to reset.
-        drop(self.stream.reset(code.to_quinn()));
+        self.stream.reset(code);
     }
 
     /// Waits until the other end reads no more: `Some` when it gave up, `None` when it has everything (after
     /// [`Self::finish`]). A lost connection counts as [`Code::GONE`]. The future holds nothing of the writer.
     pub fn stopped(&self) -> impl Future<Output = Option<Code>> + Send + 'static {
-        let stopped = self.stream.stopped();
-        async move {
-            match stopped.await {
-                Ok(code) => code.map(Code::from_quinn),
-                Err(StoppedError::ConnectionLost(_) | StoppedError::ZeroRttRejected) => Some(Code::GONE),
-            }
-        }
+        self.stream.stopped()
     }
 
     /// The stream and the rest of a frame that was being written. The caller now ends the stream.
-    pub(super) fn stream(&mut self) -> &mut SendStream {
+    pub(super) fn stream(&mut self) -> &mut SendHalf {
         &mut self.stream
     }
 

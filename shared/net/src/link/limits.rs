@@ -18,6 +18,8 @@ pub const CONNECTIONS_MAX: usize = 4_096;
 /// Handshakes at a time. From half of it on, clients must first prove their address, so that forged ones cost nothing; at the
 /// limit they are refused and try again. 256 on two cores take about a quarter of a second.
 pub(super) const HANDSHAKES_MAX: usize = 256;
+/// Of these on TCP: a silent TCP client holds its place until the time is over, and must not keep others from QUIC.
+pub(super) const TCP_HANDSHAKES_MAX: usize = HANDSHAKES_MAX / 2;
 /// First packets that wait to be looked at; quinn ignores more, and the client sends them again.
 const INCOMING_MAX: usize = 1_024;
 /// Buffered bytes of one, and of all, connections that were not looked at yet.
@@ -30,12 +32,12 @@ pub const JOIN_TIME_MAX: Duration = Duration::from_secs(15);
 /// Clients without a certificate at a time; more are closed at once and try again. They are strangers.
 pub(super) const JOINERS_MAX: usize = 64;
 /// Bytes on the way on one stream: fills 100 ms at 20 Mbit/s, and bounds what a slow reader makes the other side keep.
-const STREAM_WINDOW: u32 = 256 * 1024;
+pub(super) const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes on the way on one connection, in and out, all streams together.
-const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+pub(super) const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 /// Streams and bytes of a client without a certificate: a join request has less than a kilobyte.
-const JOINER_STREAMS_MAX: u32 = 1;
-const JOINER_WINDOW: u32 = 16 * 1024;
+pub(super) const JOINER_STREAMS_MAX: u32 = 1;
+pub(super) const JOINER_WINDOW: u32 = 16 * 1024;
 
 /// Settings of connections that were dialled: the other end is known before anything is taken from it.
 pub(super) fn dialled() -> Arc<TransportConfig> {
