@@ -15,4 +15,5 @@ mod openai_client;
 mod orphans;
 mod releases;
 mod residency;
+mod split;
 mod units;

@@ -10,8 +10,8 @@ use shared::wire::mqtt::{Session, Signed, Status, Topic};
 use shared::wire::{Frame, JoinToken, VERSION_MAX, VERSION_MIN};
 use shared::work::EngineKind;
 use shared_net::host::Tasks;
+use shared_net::link::{Endpoint, Link, ResetSecret, Stream};
 use shared_net::mqtt::{Mqtt, MqttEvent, MqttSettings, Note};
-use shared_net::quic::{Endpoint, Link, ResetSecret, Stream};
 use shared_net::tls::{Admit, CertClock, Identity};
 use std::net::Ipv4Addr;
 use tokio::sync::{mpsc, watch};
@@ -43,6 +43,7 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
         memory: Bytes(1_000),
         context: Tokens(2_048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),
@@ -80,7 +81,7 @@ impl Agent {
     }
 
     pub(crate) async fn dial(&self, world: &World) -> Link {
-        self.endpoint.connect(world.addresses().quic, &self.hub).await.expect("connected")
+        self.endpoint.connect(world.addresses().quic, &self.hub, shared::fleet::Transport::Quic).await.expect("connected")
     }
 
     pub(crate) fn hello(&self, instance: u64, replicas: Vec<ReplicaReport>) -> Hello {

@@ -11,18 +11,19 @@ use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
 use super::offered::Host;
 use super::renewal::Renewal;
+use super::stage::Reach;
 use super::store::{self, Member, StoreError};
 use super::{peers, uplink};
 use crate::config::{BadConfig, Config};
-use crate::exec;
+use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
 use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError, resolve};
 use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
-use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, ResetSecretError, resolve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -67,7 +68,7 @@ pub enum StartError {
     Secret(#[from] ResetSecretError),
     /// The QUIC endpoint cannot be opened.
     #[error("`quic.listen`")]
-    Quic(#[from] QuicError),
+    Quic(#[from] LinkError),
     /// The HTTP listener cannot be opened.
     #[error("listening on TCP {address} (`http.listen`): want a free port of an own address")]
     Listen {
@@ -115,13 +116,30 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
+        Self::begin(config, || start_engines(config), capture).await
+    }
+
+    /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way.
+    pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
+        let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
+        Self::begin(config, || Ok(Arc::new(engines)), None).await
+    }
+
+    async fn begin(
+        config: &Config,
+        engines: impl FnOnce() -> Result<Engines, StartError>,
+        capture: Option<PathBuf>,
+    ) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = start_engines(config)?;
+        let engines = engines()?;
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
@@ -129,8 +147,10 @@ impl Running {
         let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
 
         let (handle, inbox) = driver::channel(&agent, clock);
-        let (links, meters) = (Arc::new(Links::default()), Arc::new(Meters::new()));
-        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines) };
+        let links = Arc::new(Links::default());
+        let meters = Arc::new(Meters::new(Arc::clone(&links)));
+        let reach = Reach { links: Arc::clone(&links), meters: Arc::clone(&meters) };
+        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
@@ -305,6 +325,7 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
         addresses: joined.map(|joined| joined.advertised.clone()).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dispatch: config.policies.dispatch.clone(),
+        splits: config.policies.splits,
         allocation: config.policies.allocation.clone(),
         catalogue: config.catalogue()?,
         seed: rand::random(),

@@ -7,7 +7,7 @@ use shared::fleet::*;
 use shared::ids::*;
 use shared::plan::{Grant, Target};
 use shared::policy::Budget;
-use shared::policy::dispatch::{self, DispatchEvent, Dispatcher, Pending, Scene};
+use shared::policy::dispatch::{self, DispatchEvent, Dispatcher, Pending, Scene, SplitRules};
 use shared::policy::offload::{self, Offloader};
 use shared::units::*;
 use shared::work::*;
@@ -55,6 +55,7 @@ fn replica(number: u32, of: u32) -> ReplicaReport {
         memory: Bytes(1),
         context: Tokens(4096),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(500 + of),
@@ -115,6 +116,7 @@ fn speed_of_dispatch() {
         variant: variant(number % VARIANTS),
         share: Fraction::default(),
         open_max: 8,
+        stages: Vec::new(),
     };
     let targets = BTreeMap::from([(request.service.clone(), (1..9).map(target).collect())]);
     let grant = Grant { epoch: PlanEpoch::default(), targets, expires: None };
@@ -128,6 +130,7 @@ fn speed_of_dispatch() {
         suspects: &BTreeMap::new(),
         open: &(1..9).map(|number| ((node(number * 20), variant(number % VARIANTS)), 1)).collect(),
         stale_after: STALE_AFTER,
+        splits: SplitRules::default(),
         degraded: false,
         seed: 1,
     };

@@ -130,12 +130,17 @@ fn record() -> Record {
         },
     };
     let decision = |number, verdict| Decision {
-        attempt: AttemptId { request, number },
+        attempt: AttemptId::new(request, number),
         at: Moment(5_000_000),
         policy: "min-latency".to_owned(),
         verdict,
         others: vec![choice("eu/cloud/gpu-2")],
-        rejected: vec![Rejected { node: node("eu/site-7/edge-1"), variant: variant("smollm2-135m-q8"), reason: Reason::Busy }],
+        rejected: vec![Rejected {
+            node: node("eu/site-7/edge-1"),
+            variant: variant("smollm2-135m-q8"),
+            stages: Vec::new(),
+            reason: Reason::Busy,
+        }],
         counts: BTreeMap::from([("busy".to_owned(), 1)]),
         fingerprint: u64::MAX,
         grant: epoch(42),
@@ -182,7 +187,7 @@ fn plan(rows: PlanRows) -> Plan {
 
 fn plans() -> Vec<PlanRows> {
     let (to, with) = (node("eu/cloud/gpu-1"), variant("smollm2-135m-q8"));
-    let target = Target { node: to.clone(), variant: with.clone(), share: fraction(0.5), open_max: 5 };
+    let target = Target { node: to.clone(), variant: with.clone(), share: fraction(0.5), open_max: 5, stages: Vec::new() };
     vec![
         PlanRows::Placement(vec![PlacementRow { node: to, variant: with.clone() }]),
         PlanRows::Offload(vec![OffloadRow {

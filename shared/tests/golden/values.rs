@@ -34,6 +34,7 @@ pub(crate) fn path(hop: Hop) -> PathReport {
         rate_in: ByteRate::new(5e6).ok(),
         loss: Some(fraction(0.01)),
         metered: true,
+        transport: None,
     }
 }
 
@@ -46,6 +47,7 @@ pub(crate) fn replica(state: ReplicaState) -> ReplicaReport {
         memory: Bytes(180_000_000),
         context: Tokens(2048),
         weights_sha256: None,
+        layers: None,
         capabilities: vec!["tools".to_owned()],
         profile: Some(Profile {
             prompt: TokenRate::new(412.5).expect("good"),

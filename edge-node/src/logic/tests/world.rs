@@ -36,6 +36,7 @@ pub(super) fn replica() -> ReplicaReport {
         memory: Bytes(0),
         context: Tokens(2_048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),
@@ -59,6 +60,7 @@ pub(super) fn config() -> AgentConfig {
         addresses: vec!["127.0.0.1:1".to_owned()],
         version: "test".to_owned(),
         dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
+        splits: shared::policy::dispatch::SplitRules::default(),
         allocation: DispatchSetting { policy: "equal".to_owned(), config: serde_json::Value::Null },
         catalogue: catalogue(),
         seed: 5,
@@ -109,7 +111,7 @@ impl World {
     pub(super) fn dial(&mut self) -> u64 {
         loop {
             let dial =
-                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, _) = effect { Some(*number) } else { None });
+                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, ..) = effect { Some(*number) } else { None });
             if let Some(number) = dial {
                 return number;
             }
@@ -173,6 +175,7 @@ pub(super) fn offload(sequence: u64) -> Plan {
         variant: VariantId::new("small").expect("good"),
         share: Fraction::new(1.0).expect("good"),
         open_max: 8,
+        stages: Vec::new(),
     };
     let row = OffloadRow { edge: node("lab/b"), service: ServiceId::new("assistant").expect("good"), targets: vec![target] };
     Plan {
