@@ -10,6 +10,7 @@ mod doctor;
 mod end_to_end;
 mod hub_gone;
 mod long_prompt;
+mod networks;
 mod node_dies;
 mod openai_client;
 mod orphans;
