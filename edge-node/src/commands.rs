@@ -1,6 +1,7 @@
 //! What the operator can ask of the program.
 
 mod joining;
+mod keys;
 
 use crate::config::{Config, ENVIRONMENT_PREFIX};
 use crate::io::store::{StoreError, http_address_of};
@@ -71,6 +72,13 @@ enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Change who may ask this node: API keys beside those of the fleet
+    Key {
+        #[command(subcommand)]
+        command: keys::KeyCommand,
         #[command(flatten)]
         settings: Settings,
     },
@@ -175,6 +183,9 @@ pub enum CommandError {
     /// The capture does not replay.
     #[error(transparent)]
     Replay(#[from] capture::CaptureError),
+    /// A key cannot be made, or is none.
+    #[error("{0}")]
+    Key(String),
     /// The answer cannot be shown.
     #[error("showing the answer as JSON")]
     Json(#[from] serde_json::Error),
@@ -213,9 +224,11 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
             let record: Record = wait(ask(&settings.load()?.value, &format!("requests/{request}")))?;
             show(json, &record, pages::explain(&record))
         }
+        Command::Key { command, settings } => keys::run(&settings.load()?.value.state, command),
         Command::Config { what: ConfigCommand::Check { settings } } => {
             let config = settings.load()?.value;
             config.validate()?;
+            config.check_keys(keys::are_elsewhere(&config.state)?)?;
             config.check_files()?;
             say!("the configuration is good");
             Ok(())

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use shared::ids::NodeId;
 use shared::plan::DispatchSetting;
 use shared::units::Micros;
-use shared::work::Service;
+use shared::work::{ClientKey, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who the hub is and how it decides.
@@ -89,6 +89,9 @@ pub struct Restored {
     pub nodes: Vec<RestoredNode>,
     /// All services.
     pub services: Vec<Service>,
+    /// All API keys.
+    #[serde(default)]
+    pub keys: Vec<ClientKey>,
     /// The dispatch policy that an operator set last; it stands before the configured one.
     pub dispatch: Option<DispatchSetting>,
 }

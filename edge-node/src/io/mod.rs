@@ -10,6 +10,7 @@ mod driver;
 mod execute;
 mod hands;
 mod http;
+pub mod keys;
 mod links;
 mod meters;
 mod mqtt;

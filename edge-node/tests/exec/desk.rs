@@ -50,6 +50,7 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
     let (kind, bytes) = match &body.prompt {
         Prompt::Chat(messages) => (PromptKind::Chat, messages.iter().map(|message| message.content.len()).sum::<usize>()),
         Prompt::Plain(text) => (PromptKind::Completion, text.len()),
+        Prompt::Inputs(texts) => (PromptKind::Embedding, texts.iter().map(String::len).sum()),
     };
     ExecHeader {
         attempt: AttemptId::new(RequestId(1), 0),

@@ -82,6 +82,8 @@ pub fn not_resumable(features: Features) -> Option<&'static str> {
         (features.penalties, "it uses penalties"),
         (features.stop, "it uses stop texts"),
         (features.tools, "it offers tools"),
+        (features.vision, "it shows images"),
+        (features.embeddings, "it asks for vectors"),
     ]
     .into_iter()
     .find_map(|(has, why)| has.then_some(why))
@@ -127,6 +129,8 @@ mod tests {
             Features { penalties: true, ..Features::default() },
             Features { stop: true, ..Features::default() },
             Features { tools: true, ..Features::default() },
+            Features { vision: true, ..Features::default() },
+            Features { embeddings: true, ..Features::default() },
         ] {
             assert!(not_resumable(excluded).is_some(), "{excluded:?}");
         }

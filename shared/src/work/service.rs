@@ -41,6 +41,17 @@ pub struct Variant {
     pub quality_source: String,
 }
 
+impl Variant {
+    /// What stands as the source of a quality that nobody has rated; the figure itself then means nothing but that all are alike.
+    pub const NOT_RATED: &'static str = "not rated";
+
+    /// Its quality with its source, if it was rated.
+    #[must_use]
+    pub fn rated(&self) -> Option<(Quality, &str)> {
+        (self.quality_source != Self::NOT_RATED).then_some((self.quality, self.quality_source.as_str()))
+    }
+}
+
 /// An alias with the variants behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

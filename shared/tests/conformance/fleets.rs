@@ -252,7 +252,7 @@ impl Maker {
         let state = if self.unwell(20) { odd } else { ReplicaState::Ready };
         let load = self.load();
         let profile = self.profile();
-        let names = ["tools", "n", "logprobs", "response_format"];
+        let names = ["tools", "n", "logprobs", "response_format", "json_schema", "vision", "embeddings"];
         let capabilities = names.into_iter().filter(|_| self.dice.percent(50)).map(str::to_owned).collect();
         let report = ReplicaReport {
             variant: variant.id.clone(),

@@ -9,6 +9,7 @@ mod layers;
 mod log;
 mod nearest;
 mod out;
+mod span;
 mod state;
 mod tasks;
 
@@ -16,5 +17,6 @@ pub use clock::Clock;
 pub use config::{BadValue, ConfigError, Loaded, Origin, Shown, Sources, load};
 pub use log::{LogError, LogFormat, LogSettings, init_tracing};
 pub use out::{say, try_say};
+pub use span::parse_span;
 pub use state::{StateError, StateFolder, write_private};
 pub use tasks::{NotStopped, Tasks, shutdown_signal};

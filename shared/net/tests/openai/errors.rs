@@ -93,16 +93,8 @@ async fn only_json_that_says_so_is_read() {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_typed() {
     let served = start_default(&answering()).await;
-    for path in [
-        "/",
-        "/v1",
-        "/v1/embeddings",
-        "/v1/models/",
-        "/v2/chat/completions",
-        "/v1/chat/completions/x",
-        "/%2e%2e/etc",
-        "/v1/models/%ff%00",
-    ] {
+    for path in ["/", "/v1", "/v1/models/", "/v2/chat/completions", "/v1/chat/completions/x", "/%2e%2e/etc", "/v1/models/%ff%00"]
+    {
         let reply = exchange(served.address, format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes()).await;
         assert_eq!(reply.status, 404, "{path}");
         assert!(reply.json()["error"]["message"].is_string(), "{path}");
