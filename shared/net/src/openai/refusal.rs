@@ -74,7 +74,10 @@ fn member_of(capability: &str) -> &str {
 pub(super) fn name_capable(error: ApiError, service: &ServiceId, capability: Capability, have: &[VariantId]) -> ApiError {
     let name = capability.name();
     let message = if have.is_empty() {
-        format!("no variant of `{service}` has the capability `{name}`: leave out what needs it, or ask for another model")
+        let message = &error.message;
+        format!(
+            "{message}; no variant of `{service}` has the capability `{name}`: leave out what needs it, or ask for another model"
+        )
     } else {
         let have: Vec<&str> = have.iter().map(VariantId::as_str).collect();
         format!("{}; the capability `{name}` of `{service}` is with: {}", error.message, have.join(", "))

@@ -9,6 +9,7 @@ const TRAILER_BYTES_MAX: usize = 4 * 1024;
 /// Most digits of a chunk's size: more would overflow, or hide behind zeros.
 const CHUNK_DIGITS_MAX: usize = 15;
 
+const NO_HTTP: Fault = Fault::new(400, "malformed_request", "this is no HTTP: want a request line");
 const CHUNK: Fault = Fault::new(400, "ambiguous_request", "want chunks of a plain hexadecimal size and exactly that many bytes");
 
 /// What comes next.
@@ -99,6 +100,10 @@ impl Framing {
         // Some old clients end their bodies with an empty line that is in no count.
         if self.looked == 0 && bytes.starts_with(b"\r\n") {
             return Ok(Step::Pass(2));
+        }
+        // What begins like this is another protocol, and would wait for us as long as we for it.
+        if bytes.first().is_some_and(|first| !first.is_ascii_alphabetic() && *first != b'\r') {
+            return Err(NO_HTTP);
         }
         let from = self.looked.saturating_sub(3);
         let new = bytes.get(from..).unwrap_or_default();

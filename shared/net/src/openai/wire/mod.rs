@@ -126,7 +126,13 @@ impl Gate {
     fn clear(&mut self) -> Result<(), Fault> {
         while let Some(rest) = self.held.get(self.cleared..) {
             let began = self.framing.at_head();
-            let Step::Pass(count) = self.framing.step(rest)? else { break };
+            let count = match self.framing.step(rest) {
+                Ok(Step::Pass(count)) => count,
+                Ok(Step::More) => break,
+                // What came before it goes on first; then the same fault is found again.
+                Err(_) if self.cleared > 0 => break,
+                Err(fault) => return Err(fault),
+            };
             self.cleared += count;
             // One request at a time: what follows it is judged when it is its turn, so that a fault there does not spoil this one.
             let empty_line = began && count == 2;
