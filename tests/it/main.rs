@@ -7,6 +7,7 @@ mod cancel;
 mod deploy_files;
 mod end_to_end;
 mod hub_gone;
+mod keys;
 mod long_prompt;
 mod node_dies;
 mod openai_client;
