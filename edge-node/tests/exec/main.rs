@@ -3,9 +3,12 @@
 
 #[path = "../canned/mod.rs"]
 mod canned;
+mod chain;
 mod desk;
 mod llm;
 mod profiled;
+mod reference;
 mod smollm2;
+mod stages;
 mod tiny;
 mod upstream;

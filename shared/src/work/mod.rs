@@ -11,7 +11,7 @@ mod service;
 
 pub use header::ExecHeader;
 pub use key::{BadHash, ClientKey, KeyHash, KeyScope};
-pub use layers::{HeldLayers, LayerRange, Precision};
+pub use layers::{HeldLayers, LayerRange, Precision, STAGES_MAX, chained};
 pub use needs::{Needs, Priority, Slo};
 pub use request::{Capability, Features, LlmRequest, PromptKind};
 pub use residency::{Residency, ResidencyBound};

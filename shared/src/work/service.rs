@@ -50,6 +50,15 @@ impl Variant {
     pub fn rated(&self) -> Option<(Quality, &str)> {
         (self.quality_source != Self::NOT_RATED).then_some((self.quality, self.quality_source.as_str()))
     }
+
+    /// Whether weights with this hash are this variant's, as far as both sides know theirs.
+    #[must_use]
+    pub fn may_weigh(&self, weights_sha256: Option<&str>) -> bool {
+        match (&self.weights_sha256, weights_sha256) {
+            (Some(wanted), Some(has)) => wanted.eq_ignore_ascii_case(has),
+            _ => true,
+        }
+    }
 }
 
 /// An alias with the variants behind it.

@@ -32,9 +32,16 @@ pub struct LlmConfig {
     /// Memory for weights and caches; what the machine has available at loading when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<Bytes>,
+    /// Form of the weights in memory.
+    #[serde(default)]
+    pub weights: WeightForm,
     /// Form of the key-value cache.
     #[serde(default)]
     pub cache: CacheForm,
+    /// The layers that this node holds, such as `"0..15"`; all when absent. The others are then held elsewhere, and a request
+    /// passes through all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerSpan>,
     /// A reader that has not drained its sink for so long loses its slot, in milliseconds.
     #[serde(default = "stall_default")]
     pub stall_ms_max: u64,
@@ -51,6 +58,55 @@ const fn slots_default() -> u32 {
 /// Long enough for a phone in a lift, short enough that a client who never reads does not hold a slot for good.
 const fn stall_default() -> u64 {
     30_000
+}
+
+/// Form of the matrices in memory. What has another form in the file is converted at loading, which is lossy towards fewer bits:
+/// other weights, another variant, another name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightForm {
+    /// As in the file where there are fast products for that form, else the next one up that has them.
+    #[default]
+    Auto,
+    /// Eight bits.
+    Q8_0,
+    /// Four bits: half the memory of eight.
+    Q4_0,
+    /// Exact.
+    F32,
+}
+
+/// Layers `from` up to, not including, `to`, counted from 0. Written `"0..15"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LayerSpan {
+    /// The first.
+    pub from: u16,
+    /// The one after the last.
+    pub to: u16,
+}
+
+/// A text that names no layers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("layers `{0}`: want a range such as `0..15`: the first layer, counted from 0, and the one after the last")]
+pub struct BadSpan(String);
+
+impl TryFrom<String> for LayerSpan {
+    type Error = BadSpan;
+
+    fn try_from(text: String) -> Result<Self, BadSpan> {
+        let ends = text.split_once("..").and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
+        match ends {
+            Some((from, to)) if from < to => Ok(Self { from, to }),
+            _ => Err(BadSpan(text)),
+        }
+    }
+}
+
+impl From<LayerSpan> for String {
+    fn from(LayerSpan { from, to }: LayerSpan) -> Self {
+        format!("{from}..{to}")
+    }
 }
 
 /// Form of the key-value cache in memory.
@@ -128,8 +184,8 @@ pub enum ModelError {
     },
     /// It would not fit.
     #[error(
-        "not enough memory: {weights} for weights and {cache} for {slots} x {context} of cache exceed the {budget} that are {origin}; \
-         use fewer slots, a shorter context or a smaller model"
+        "not enough memory: needs {} ({weights} for weights and {cache} for {slots} x {context} of cache), and {budget} are {origin}; \
+         use fewer slots, a shorter context or a smaller model, or let `layers` split it over nodes", *weights + *cache
     )]
     Memory {
         /// For weights, as loaded.

@@ -8,9 +8,11 @@ mod ask;
 mod config;
 mod embed;
 mod health;
+mod probe;
 mod run;
 
 pub use config::{Secret, UpstreamConfig};
+pub use probe::{ProbeError, probe};
 
 use super::config::{StartError, check_slots};
 use super::hold::Hold;
