@@ -12,7 +12,7 @@ use shared::ids::NodeId;
 use shared_net::host::checks::{self, Port, port};
 use shared_net::host::{Checkup, Finding, StateFolder, Tasks};
 use shared_net::mqtt::{MqttEvent, MqttSettings};
-use shared_net::quic::resolve;
+use shared_net::link::resolve;
 use shared_net::say;
 use shared_net::tls::CertClock;
 use std::error::Error;

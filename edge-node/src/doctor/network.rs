@@ -10,7 +10,7 @@ use shared::wire::mqtt::Topic;
 use shared_net::host::checks::{Port, port};
 use shared_net::host::{Finding, Tasks};
 use shared_net::mqtt::{MqttEvent, MqttSettings};
-use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, resolve};
+use shared_net::link::{Code, Endpoint, QuicError, ResetSecret, resolve};
 use shared_net::tls::{Admit, CertClock, Identity};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
