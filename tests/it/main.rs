@@ -9,6 +9,7 @@ mod deploy_files;
 mod doctor;
 mod end_to_end;
 mod hub_gone;
+mod keys;
 mod long_prompt;
 mod networks;
 mod node_dies;
