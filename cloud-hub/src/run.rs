@@ -18,9 +18,9 @@ use crate::store::{Db, Meta, Store, StoreError, StoreThread};
 use sha2::{Digest, Sha256};
 use shared::work::Catalogue;
 use shared_net::host::{Clock, NotStopped, StateFolder, Tasks};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
 use shared_net::mqtt::{Mqtt, MqttError};
 use shared_net::openai::{BadFront, Exposure, FrontConfig, FrontCounters};
-use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, ResetSecretError};
 use shared_net::tls::{Admit, CertClock, Identity};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub enum StartError {
     Logic(#[from] BadStart),
     /// The QUIC endpoint cannot be opened.
     #[error("opening the endpoint for agents")]
-    Quic(#[from] QuicError),
+    Quic(#[from] LinkError),
     /// The secret of resets cannot be kept.
     #[error("opening the endpoint for agents")]
     Reset(#[from] ResetSecretError),
@@ -342,6 +342,12 @@ impl Handle {
             () = work.cancelled() => {}
             () = running.broker.failed() => {}
         }
+    }
+
+    /// Whether runtime and store still do their work: the database is read once.
+    pub async fn lives(&self) -> bool {
+        let Some(running) = &self.running else { return false };
+        running.store.call(|db| db.meta().map(drop)).await.is_ok()
     }
 
     /// Stops: clients first, then agents and core, then broker and store.

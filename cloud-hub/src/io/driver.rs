@@ -15,7 +15,7 @@ use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Hello};
 use shared::work::{Catalogue, ExecHeader};
 use shared_net::host::{Clock, Tasks};
-use shared_net::quic::{Code, Link, Stream};
+use shared_net::link::{Code, Link, Stream};
 use shared_net::tls::CertClock;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use shared::plan::{Layer, Plan};
 use shared::request::Effect;
 use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Pulse};
+use shared_net::link::Code;
 use shared_net::openai::Answer;
-use shared_net::quic::Code;
 use std::error::Error;
 use std::sync::Arc;
 

@@ -5,14 +5,16 @@ use super::execute::Engines;
 use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
+use super::stage::Reach;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
-use crate::logic::{AgentEffect, AgentEvent};
+use crate::logic::{AgentEffect, AgentEvent, UplinkEvent};
+use shared::fleet::TransportOrder;
 use shared::ids::{AttemptId, RequestId};
 use shared::plan::{Candidate, Failure, Reason};
 use shared::request::{AttemptEvent, Effect, Event};
 use shared::wire::Body;
-use shared::wire::frame::TokenBatch;
+use shared::wire::frame::{Hello, TokenBatch};
 use shared::work::{ExecHeader, LlmRequest};
 use shared_net::host::Tasks;
 use shared_net::openai::Answer;
@@ -129,12 +131,20 @@ impl Hands {
     pub(super) fn carry_out(&mut self, effect: AgentEffect) {
         match effect {
             AgentEffect::Request(effect) => self.request(effect),
-            AgentEffect::Dial(number, hello) => match &self.network {
-                Some(network) => {
-                    self.uplink.replace(&self.tasks, uplink::Uplink::new(number, *hello, network, &self.handle, &self.links));
-                }
+            AgentEffect::Dial(number, order, hello) => match self.dialled((number, order), *hello) {
+                Some(uplink) => self.uplink.replace(&self.tasks, uplink),
                 None => self.report(AgentEvent::Uplink(number, uplink::no_network())),
             },
+            AgentEffect::Move { number, order, hello, why } => {
+                tracing::info!(to = order.first.name(), %why, "moving the uplink to another transport");
+                self.meters.uplink_moved(order.first);
+                if let Some(uplink) = self.dialled((number, order), *hello) {
+                    self.uplink.begin_beside(&self.tasks, uplink);
+                }
+            }
+            AgentEffect::StayHere => self.uplink.stay(),
+            AgentEffect::Retire => self.uplink.retire(),
+            AgentEffect::Look(number) => self.look(number),
             AgentEffect::HangUp(words) => {
                 self.links.set_uplink(None);
                 self.uplink.hang_up(words);
@@ -151,9 +161,9 @@ impl Hands {
                     self.meters.publication_dropped();
                 }
             }
-            AgentEffect::DialPeer { node, addresses, hello } => {
+            AgentEffect::DialPeer { node, addresses, order, hello } => {
                 if let Some(network) = &self.network {
-                    peers::dial(&self.tasks, &self.handle, &self.links, network, node, addresses, *hello);
+                    peers::dial(&self.tasks, &self.handle, &self.links, network, (node, addresses, order), *hello);
                 }
             }
             AgentEffect::HangUpPeer(node, link, words) => self.links.hang_up(&node, link, words),
@@ -163,6 +173,20 @@ impl Hands {
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
         }
+    }
+
+    fn dialled(&self, dial: (u64, TransportOrder), hello: Hello) -> Option<uplink::Uplink> {
+        Some(uplink::Uplink::new(dial, hello, self.network.as_ref()?, &self.handle, &self.links))
+    }
+
+    fn look(&self, number: u64) {
+        let Some(network) = self.network.clone() else { return };
+        let (handle, stop) = (self.handle.clone(), self.tasks.cancelled());
+        self.tasks.spawn("look at QUIC", async move {
+            if let Some(found) = stop.run_until_cancelled(network.look()).await {
+                drop(handle.tell(AgentEvent::Uplink(number, UplinkEvent::Looked(found))).await);
+            }
+        });
     }
 
     fn request(&mut self, effect: Effect) {
@@ -257,6 +281,7 @@ impl Hands {
         let cancel = self.tasks.cancelled().child_token();
         let run = execute::Own {
             handle: self.handle.clone(),
+            reach: Reach { links: Arc::clone(&self.links), meters: Arc::clone(&self.meters) },
             engine: Arc::clone(engine),
             body: resumed(client, &header),
             header,

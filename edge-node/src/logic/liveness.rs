@@ -43,15 +43,13 @@ impl Liveness {
         self.next = now;
     }
 
-    /// The answer to question `number` came.
-    pub(super) fn answered(&mut self, now: Moment, number: u64) {
+    /// The answer to question `number` came. Says how long it took, if it is the one that is timed.
+    pub(super) fn answered(&mut self, now: Moment, number: u64) -> Option<Micros> {
         self.heard(now);
-        if let Some((asked, at)) = self.asked
-            && asked == number
-        {
-            self.asked = None;
-            self.sample(now.since(at));
-        }
+        let (_, at) = self.asked.take_if(|(asked, _)| *asked == number)?;
+        let took = now.since(at);
+        self.sample(took);
+        Some(took)
     }
 
     /// Smooths as RFC 6298 does: an eighth of the news for the mean, a quarter for the deviation.

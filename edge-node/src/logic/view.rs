@@ -195,5 +195,6 @@ fn relayed(ours: &PathReport, theirs: &PathReport) -> PathReport {
         rate_in: ours.rate_in.zip(theirs.rate_in).map(|(a, b)| if a <= b { a } else { b }),
         loss: None,
         metered: ours.metered || theirs.metered,
+        transport: ours.transport.filter(|_| ours.transport == theirs.transport),
     }
 }

@@ -7,6 +7,7 @@ mod chain;
 mod desk;
 mod llm;
 mod profiled;
+mod reference;
 mod smollm2;
 mod stages;
 mod tiny;

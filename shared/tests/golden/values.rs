@@ -34,6 +34,7 @@ pub(crate) fn path(hop: Hop) -> PathReport {
         rate_in: ByteRate::new(5e6).ok(),
         loss: Some(fraction(0.01)),
         metered: true,
+        transport: None,
     }
 }
 

@@ -106,6 +106,8 @@ struct Universe {
     beats: BTreeSet<(Moment, Connection)>,
     /// Nobody reports on MQTT.
     quiet: bool,
+    /// What nodes report that hold something else than the usual replica.
+    holding: BTreeMap<NodeId, Vec<ReplicaReport>>,
     numbers: u64,
     /// By connection; several may claim one node.
     agents: BTreeMap<Connection, (NodeId, Agent)>,
@@ -130,6 +132,7 @@ impl Universe {
             letters: BTreeMap::new(),
             beats: BTreeSet::new(),
             quiet: false,
+            holding: BTreeMap::new(),
             numbers: 0,
             agents: BTreeMap::new(),
             views: BTreeMap::new(),
@@ -220,7 +223,9 @@ impl Universe {
     fn beat(&mut self, connection: Connection) {
         if let Some((node, agent)) = self.agents.get(&connection).cloned().filter(|(_, agent)| agent.answers && !self.quiet) {
             let session = Session { epoch: agent.session.expect("a session"), instance: agent.instance };
-            self.tell(HubEvent::Mqtt { message: NodeMessage::Telemetry(telemetry(&node)), node, session });
+            let replicas = self.holding.get(&node).cloned().unwrap_or_else(|| vec![replica()]);
+            let message = NodeMessage::Telemetry(Telemetry { replicas, ..telemetry(&node) });
+            self.tell(HubEvent::Mqtt { message, node, session });
             self.beats.insert((self.now + Micros::from_secs(5), connection));
         }
     }

@@ -1,12 +1,12 @@
 //! From a GGUF file to a model in memory, with its size accounted before any weight is read.
 
 use super::cache::Cache;
-use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError};
+use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError, WeightForm, first_line};
+use super::family::Family;
 use super::gguf::Gguf;
 use super::matrix::{Form, Matrix};
-use super::model::{Head, Layer, Model, Rotation, Shape};
+use super::model::{Head, Layer, Model, Rotation, Shape, Traits};
 use candle_core::Device;
-use edge_kernels::Pairing;
 use shared::units::{Bytes, Tokens};
 use shared::work::LayerRange;
 
@@ -24,8 +24,9 @@ impl Footprint {
     fn new(gguf: &Gguf, shape: &Shape, held: LayerRange, config: &LlmConfig) -> Self {
         let tied = !gguf.has(HEAD);
         let tensors = gguf.tensors().filter(|(name, _)| needed(name, held, tied));
-        let tensors: u64 =
-            tensors.map(|(_, info)| Form::of(info.ggml_dtype).bytes(info.shape.dims())).fold(0, u64::saturating_add);
+        let tensors: u64 = tensors
+            .map(|(name, info)| Form::of(config.weights, name, info.ggml_dtype).bytes(info.shape.dims()))
+            .fold(0, u64::saturating_add);
         let rotation = (shape.context as u64).saturating_mul(shape.head as u64).saturating_mul(4);
         let layers = usize::from(held.count());
         let cache = Cache::bytes_max(shape, layers, config.cache).saturating_mul(u64::from(config.slots));
@@ -50,7 +51,7 @@ impl Footprint {
 }
 
 /// The tensor that turns tokens into hidden states.
-const EMBEDDING: &str = "token_embd.weight";
+pub(super) const EMBEDDING: &str = "token_embd.weight";
 /// The one that turns hidden states into logits; the embedding where it is absent.
 const HEAD: &str = "output.weight";
 /// The norm before it.
@@ -91,29 +92,32 @@ fn memory_available() -> Bytes {
 /// Reads the sizes of the model from the metadata.
 pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError> {
     let architecture = gguf.text("general.architecture")?;
-    if architecture != "llama" {
-        return Err(gguf.unsupported(format!("architecture `{architecture}`, want `llama`")));
-    }
-    if gguf.count_maybe("llama.expert_count")?.unwrap_or(0) > 0 {
+    let family = Family::named(architecture).ok_or_else(|| {
+        let known = Family::ALL.map(Family::name).join(", ");
+        gguf.unsupported(format!("architecture `{architecture}`, want one of {known}"))
+    })?;
+    let key = |name: &str| family.key(name);
+    if gguf.count_maybe(&key("expert_count"))?.unwrap_or(0) > 0 {
         return Err(gguf.unsupported("a mixture of experts"));
     }
-    let heads = gguf.count("llama.attention.head_count")?;
-    let hidden = gguf.count("llama.embedding_length")?;
-    let kv_heads = gguf.count_maybe("llama.attention.head_count_kv")?.unwrap_or(heads);
-    let head = gguf.count_maybe("llama.attention.key_length")?.unwrap_or_else(|| hidden / heads.max(1));
+    let heads = gguf.count(&key("attention.head_count"))?;
+    let hidden = gguf.count(&key("embedding_length"))?;
+    let kv_heads = gguf.count_maybe(&key("attention.head_count_kv"))?.unwrap_or(heads);
+    let head = gguf.count_maybe(&key("attention.key_length"))?.unwrap_or_else(|| hidden / heads.max(1));
     if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || head == 0 || head % 2 != 0 {
         return Err(gguf.damaged(format!("{heads} heads, {kv_heads} key heads of width {head} cannot be")));
     }
-    if gguf.count_maybe("llama.rope.dimension_count")?.is_some_and(|width| width != head) {
+    if gguf.count_maybe(&key("rope.dimension_count"))?.is_some_and(|width| width != head) {
         return Err(gguf.unsupported("rotation of a part of each head"));
     }
-    let context = context(gguf, config)?;
+    let context = context(gguf, family, config)?;
     let vocabulary = gguf.texts("tokenizer.ggml.tokens")?.len();
-    let (layers, inner) = (gguf.count("llama.block_count")?, gguf.count("llama.feed_forward_length")?);
+    let (layers, inner) = (gguf.count(&key("block_count"))?, gguf.count(&key("feed_forward_length"))?);
     if [layers, hidden, heads, head, inner, context].iter().any(|size| *size > SIZE_MAX) {
         return Err(gguf.damaged(format!("a size above {SIZE_MAX}")));
     }
     Ok(Shape {
+        family,
         layers,
         hidden,
         heads,
@@ -122,17 +126,25 @@ pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError
         inner,
         vocabulary,
         context,
-        epsilon: gguf.real("llama.attention.layer_norm_rms_epsilon")? as f32,
+        epsilon: gguf.real(&key("attention.layer_norm_rms_epsilon"))? as f32,
     })
 }
 
-fn context(gguf: &Gguf, config: &LlmConfig) -> Result<usize, ModelError> {
-    let trained = gguf.count("llama.context_length")?;
+fn context(gguf: &Gguf, family: Family, config: &LlmConfig) -> Result<usize, ModelError> {
+    let trained = gguf.count(&family.key("context_length"))?;
     let wanted = config.context.map_or_else(|| trained.min(CONTEXT_DEFAULT_MAX as usize), |context| context.0 as usize);
     if wanted == 0 || wanted > trained {
         return Err(gguf.unsupported(format!("a context of {wanted}: the model was trained for 1 to {trained}")));
     }
     Ok(wanted)
+}
+
+/// What the model, or the configured layers of it, would take; an error when it would not fit.
+pub(super) fn measure(gguf: &Gguf, config: &LlmConfig) -> Result<Footprint, ModelError> {
+    let shape = shape(gguf, config)?;
+    let footprint = Footprint::new(gguf, &shape, held(gguf, &shape, config)?, config);
+    footprint.check(&shape, config)?;
+    Ok(footprint)
 }
 
 /// Loads the model, or the configured layers of it, after its memory was found to fit.
@@ -147,16 +159,16 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
         if !go_on() {
             return Err(ModelError::Stopped);
         }
-        layers.push(layer(gguf, &shape, index)?);
+        layers.push(layer(gguf, &shape, config.weights, index)?);
     }
     let table = [shape.vocabulary, shape.hidden];
     let tied = !gguf.has(HEAD);
-    let embedding = if needed(EMBEDDING, held, tied) { Some(product(gguf, EMBEDDING, &table)?) } else { None };
+    let embedding = if needed(EMBEDDING, held, tied) { Some(product(gguf, config.weights, EMBEDDING, &table)?) } else { None };
     let head = match &embedding {
         _ if !held.is_last() => None,
         // Tied weights: the head is the embedding, in the same memory.
         Some(embedding) if tied => Some(embedding.clone()),
-        _ => Some(product(gguf, HEAD, &table)?),
+        _ => Some(product(gguf, config.weights, HEAD, &table)?),
     };
     let head =
         head.map(|product| Ok::<_, ModelError>(Head { norm: norm(gguf, HEAD_NORM, shape.hidden)?, product })).transpose()?;
@@ -165,27 +177,49 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
     Ok((model, footprint))
 }
 
-fn layer(gguf: &mut Gguf, shape: &Shape, index: u16) -> Result<Layer, ModelError> {
+fn layer(gguf: &mut Gguf, shape: &Shape, wish: WeightForm, index: u16) -> Result<Layer, ModelError> {
     let Shape { hidden, heads, kv_heads, head, inner, .. } = *shape;
     let name = |part: &str| format!("blk.{index}.{part}.weight");
     Ok(Layer {
         attention_norm: norm(gguf, &name("attn_norm"), hidden)?,
-        query: product(gguf, &name("attn_q"), &[heads * head, hidden])?,
-        key: product(gguf, &name("attn_k"), &[kv_heads * head, hidden])?,
-        value: product(gguf, &name("attn_v"), &[kv_heads * head, hidden])?,
-        output: product(gguf, &name("attn_output"), &[hidden, heads * head])?,
+        query: product(gguf, wish, &name("attn_q"), &[heads * head, hidden])?,
+        key: product(gguf, wish, &name("attn_k"), &[kv_heads * head, hidden])?,
+        value: product(gguf, wish, &name("attn_v"), &[kv_heads * head, hidden])?,
+        traits: traits(gguf, shape, index)?,
+        output: product(gguf, wish, &name("attn_output"), &[hidden, heads * head])?,
         inner_norm: norm(gguf, &name("ffn_norm"), hidden)?,
-        gate: product(gguf, &name("ffn_gate"), &[inner, hidden])?,
-        up: product(gguf, &name("ffn_up"), &[inner, hidden])?,
-        down: product(gguf, &name("ffn_down"), &[hidden, inner])?,
+        gate: product(gguf, wish, &name("ffn_gate"), &[inner, hidden])?,
+        up: product(gguf, wish, &name("ffn_up"), &[inner, hidden])?,
+        down: product(gguf, wish, &name("ffn_down"), &[hidden, inner])?,
     })
 }
 
+/// What sets a family's layer apart. Its tensors are there exactly where the family has them.
+fn traits(gguf: &mut Gguf, shape: &Shape, index: u16) -> Result<Traits, ModelError> {
+    let name = |part: &str| format!("blk.{index}.{part}");
+    let Shape { family, heads, kv_heads, head, .. } = *shape;
+    let biases = if family.has_biases() {
+        let query = norm(gguf, &name("attn_q.bias"), heads * head)?;
+        let key = norm(gguf, &name("attn_k.bias"), kv_heads * head)?;
+        Some([query, key, norm(gguf, &name("attn_v.bias"), kv_heads * head)?])
+    } else if gguf.has(&name("attn_q.bias")) {
+        return Err(gguf.unsupported("biases in a model of this family"));
+    } else {
+        None
+    };
+    let head_norms = if family.has_head_norms() {
+        Some([norm(gguf, &name("attn_q_norm.weight"), head)?, norm(gguf, &name("attn_k_norm.weight"), head)?])
+    } else {
+        None
+    };
+    Ok(Traits { biases, head_norms })
+}
+
 fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
-    let base = gguf.real_maybe("llama.rope.freq_base")?.unwrap_or(10_000.0);
-    let scale = match gguf.text_maybe("llama.rope.scaling.type") {
+    let base = gguf.real_maybe(&shape.family.key("rope.freq_base"))?.unwrap_or(10_000.0);
+    let scale = match gguf.text_maybe(&shape.family.key("rope.scaling.type")) {
         None | Some("none") => 1.0,
-        Some("linear") => gguf.real_maybe("llama.rope.scaling.factor")?.unwrap_or(1.0),
+        Some("linear") => gguf.real_maybe(&shape.family.key("rope.scaling.factor"))?.unwrap_or(1.0),
         Some(other) => return Err(gguf.unsupported(format!("`{other}` scaling of positions"))),
     };
     let factors = if gguf.has("rope_freqs.weight") {
@@ -198,14 +232,15 @@ fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
     } else {
         None
     };
-    // GGUF files hold llama weights permuted for pairs that lie next to each other.
-    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale, Pairing::Neighbours))
+    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale, shape.family.pairing()))
 }
 
 fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Vec<f32>, ModelError> {
     Ok(gguf.tensor(name, &[width])?.dequantize(&Device::Cpu)?.to_vec1()?)
 }
 
-fn product(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<Matrix, ModelError> {
-    Ok(Matrix::new(gguf.tensor(name, shape)?)?)
+fn product(gguf: &mut Gguf, wish: WeightForm, name: &str, shape: &[usize]) -> Result<Matrix, ModelError> {
+    let stored = gguf.tensor(name, shape)?;
+    let form = Form::of(wish, name, stored.dtype());
+    Matrix::new(stored, form).map_err(|error| gguf.unsupported(format!("`{name}`: {}", first_line(&error))))
 }

@@ -3,6 +3,8 @@
 //! What the kernels hold in tiles is multiplied there; other formats, and all quantised ones on CPUs without fast kernels of ours,
 //! by candle. In both ways a row's result depends on that row alone.
 
+use super::config::WeightForm;
+use super::load::EMBEDDING;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 use edge_kernels::{Activations, Blocks, Floats, Level, Tiles};
@@ -36,9 +38,16 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// For weights of this type on this CPU.
-    pub(super) fn of(stored: GgmlDType) -> Self {
-        let blocks = match stored {
+    /// For a tensor of this name, type and shape on this CPU, as the operator wishes it. The token table keeps more bits than four:
+    /// it is read as well as multiplied, and small errors there go everywhere.
+    pub(super) fn of(wish: WeightForm, name: &str, stored: GgmlDType) -> Self {
+        let wanted = match wish {
+            WeightForm::F32 => GgmlDType::F32,
+            WeightForm::Q8_0 => GgmlDType::Q8_0,
+            WeightForm::Q4_0 if name != EMBEDDING => GgmlDType::Q4_0,
+            WeightForm::Auto | WeightForm::Q4_0 => stored,
+        };
+        let blocks = match wanted {
             GgmlDType::Q4_0 => Blocks::Q4_0,
             GgmlDType::Q4_1 => Blocks::Q4_1,
             GgmlDType::Q5_0 => Blocks::Q5_0,
@@ -52,7 +61,7 @@ impl Form {
             return Self::Tiles(blocks);
         }
         // Types without a fast kernel there are requantised: the scalar fallback is about five times slower.
-        Self::Other(if stored == GgmlDType::Q4_0 { stored } else { GgmlDType::Q8_0 })
+        Self::Other(if wanted == GgmlDType::Q4_0 { wanted } else { GgmlDType::Q8_0 })
     }
 
     /// Memory of a matrix with these dimensions; saturates, since a damaged file may claim any size.
@@ -100,11 +109,15 @@ impl Operand {
 }
 
 impl Matrix {
-    /// Takes a tensor of a file in the form for this CPU.
-    pub(super) fn new(stored: QTensor) -> Result<Self> {
+    /// Takes a tensor of a file in this form.
+    ///
+    /// # Errors
+    /// Whatever the conversion says; rows that are no whole number of blocks.
+    pub(super) fn new(stored: QTensor, form: Form) -> Result<Self> {
         let (rows, width) = stored.shape().dims2()?;
-        Ok(match Form::of(stored.dtype()) {
+        Ok(match form {
             Form::Tiles(blocks) => {
+                let stored = converted(stored, dtype(blocks))?;
                 let tiles = Tiles::pack(blocks, &stored.data()?, rows, width).map_err(candle_core::Error::wrap)?;
                 Self::Tiles(Arc::new(tiles))
             }
@@ -112,8 +125,7 @@ impl Matrix {
                 let numbers: Vec<f32> = stored.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?;
                 Self::Floats(Arc::new(Floats::pack(&numbers, width)))
             }
-            Form::Other(form) if form == stored.dtype() => Self::Other(Arc::new(stored)),
-            Form::Other(form) => Self::Other(Arc::new(QTensor::quantize(&stored.dequantize(&Device::Cpu)?, form)?)),
+            Form::Other(form) => Self::Other(Arc::new(converted(stored, form)?)),
         })
     }
 
@@ -151,6 +163,28 @@ impl Matrix {
     }
 }
 
+/// The tensor in this type.
+fn converted(stored: QTensor, wanted: GgmlDType) -> Result<QTensor> {
+    if stored.dtype() == wanted {
+        return Ok(stored);
+    }
+    let dims = stored.shape().dims();
+    if dims.last().is_none_or(|width| width % wanted.block_size() != 0) {
+        candle_core::bail!("rows of {dims:?} are no whole number of {wanted:?} blocks of {}", wanted.block_size())
+    }
+    QTensor::quantize(&stored.dequantize(&Device::Cpu)?, wanted)
+}
+
+const fn dtype(blocks: Blocks) -> GgmlDType {
+    match blocks {
+        Blocks::Q4_0 => GgmlDType::Q4_0,
+        Blocks::Q4_1 => GgmlDType::Q4_1,
+        Blocks::Q5_0 => GgmlDType::Q5_0,
+        Blocks::Q5_1 => GgmlDType::Q5_1,
+        Blocks::Q8_0 => GgmlDType::Q8_0,
+    }
+}
+
 /// A product by candle, in pieces for which it computes each row alike.
 fn other(tensor: &QTensor, rows: &Operand) -> Result<Vec<f32>> {
     // Beyond x86 its kernels for one row and for several round differently, so there is one row at a time.
@@ -179,22 +213,34 @@ pub(super) fn spread(count: usize, piece: &(dyn Fn(Range<usize>) + Sync)) {
 mod tests {
     use super::*;
 
+    fn form(stored: GgmlDType) -> Form {
+        Form::of(WeightForm::Auto, "blk.0.ffn_up.weight", stored)
+    }
+
+    #[test]
+    fn a_wish_for_few_bits_spares_the_token_table() {
+        let wished = |name| Form::of(WeightForm::Q4_0, name, GgmlDType::F32);
+        assert_ne!(wished("blk.0.ffn_up.weight"), Form::Floats);
+        assert_eq!(wished(EMBEDDING), Form::Floats);
+    }
+
     #[test]
     fn sizes_are_those_of_the_held_form() {
-        assert_eq!(Form::of(GgmlDType::F16).bytes(&[16, 10]), 4 * 160);
-        assert_eq!(Form::of(GgmlDType::F32).bytes(&[10]), 40);
-        assert_eq!(Form::of(GgmlDType::Q4K).bytes(&[2, 256]), 2 * 144 * 7 / 3, "with the tiled copy");
+        assert_eq!(form(GgmlDType::F16).bytes(&[16, 10]), 4 * 160);
+        assert_eq!(form(GgmlDType::F32).bytes(&[10]), 40);
+        assert_eq!(form(GgmlDType::Q4K).bytes(&[2, 256]), 2 * 144 * 7 / 3, "with the tiled copy");
         if edge_kernels::level() > Level::Plain {
-            assert_eq!(Form::of(GgmlDType::Q4_1).bytes(&[576, 1536]), 576 * 1536 / 32 * 20);
+            assert_eq!(form(GgmlDType::Q4_1).bytes(&[576, 1536]), 576 * 1536 / 32 * 20);
         }
-        assert_eq!(Form::of(GgmlDType::Q8_0).bytes(&[usize::MAX, usize::MAX]), u64::MAX);
+        assert_eq!(form(GgmlDType::Q8_0).bytes(&[usize::MAX, usize::MAX]), u64::MAX);
     }
 
     /// A matrix in a format of candle's, and rows to multiply.
-    fn example(form: GgmlDType) -> (Matrix, Vec<f32>) {
+    fn example(dtype: GgmlDType) -> (Matrix, Vec<f32>) {
         let numbers: Vec<f32> = (0..48 * 512).map(|i| (i as f32 * 0.37).sin()).collect();
         let tensor = Tensor::from_vec(numbers, (48, 512), &Device::Cpu).expect("a tensor");
-        let matrix = Matrix::new(QTensor::quantize(&tensor, form).expect("quantises")).expect("held");
+        let stored = QTensor::quantize(&tensor, dtype).expect("quantises");
+        let matrix = Matrix::new(stored, form(dtype)).expect("held");
         (matrix, (0..35 * 512).map(|i| (i as f32 * 0.11).cos()).collect())
     }
 

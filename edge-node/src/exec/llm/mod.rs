@@ -1,4 +1,4 @@
-//! The embedded engine: llama-family models from GGUF files, or some of their layers, computed in this process.
+//! The embedded engine: models of the llama and qwen families from GGUF files, or some of their layers, computed in this process.
 //!
 //! Three pieces in a row. [`Llm`] takes jobs and counts slots. A thread named after the variant turns text into tokens, so
 //! that megabytes of it never stop the other requests. The computing thread loads the model, measures it, and then runs all
@@ -7,17 +7,20 @@
 mod cache;
 mod claim;
 mod config;
+mod family;
 mod gguf;
 mod hidden;
 mod intake;
 mod load;
 mod matrix;
+mod merges;
 mod model;
 mod next;
 mod pieces;
 mod reception;
 mod sampling;
 mod seat;
+mod sentence;
 mod stop;
 mod template;
 mod threads;
@@ -26,7 +29,8 @@ mod warm;
 mod worker;
 
 pub use cache::Cache;
-pub use config::{BadSpan, CONTEXT_DEFAULT_MAX, CacheForm, LayerSpan, LlmConfig, ModelError};
+pub use config::{BadSpan, CONTEXT_DEFAULT_MAX, CacheForm, LayerSpan, LlmConfig, ModelError, WeightForm};
+pub use family::Family;
 pub use model::{Model, Shape, States};
 pub use template::Texts;
 pub use threads::{TooLate, set_threads};
@@ -61,6 +65,16 @@ pub fn load(config: &LlmConfig) -> Result<(Model, Texts), ModelError> {
     let texts = Texts::from_gguf(&gguf)?;
     let (model, _) = load::load(&mut gguf, config, &|| true)?;
     Ok((model, texts))
+}
+
+/// Whether the model could be loaded, without loading it: file, hash, kind, texts, memory. Returns what it takes.
+///
+/// # Errors
+/// [`ModelError`] says what is wrong with the file, or that it would not fit.
+pub fn examine(config: &LlmConfig) -> Result<Bytes, ModelError> {
+    let gguf = Gguf::open(config, &|| true)?;
+    Texts::from_gguf(&gguf)?;
+    load::measure(&gguf, config).map(|footprint| footprint.total())
 }
 
 /// An embedded model as an engine.

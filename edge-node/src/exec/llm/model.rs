@@ -7,6 +7,7 @@
 //! of requests, texts or sampling here.
 
 use super::cache::Cache;
+use super::family::Family;
 use super::matrix::{Matrix, Operand, spread};
 use candle_core::Result;
 use edge_kernels::{Pairing, Scratch, Span, add, attend, gate, norm, rotate};
@@ -21,6 +22,8 @@ const ALONE_MAX: usize = 1 << 18;
 /// Sizes of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
+    /// Which kind of model.
+    pub family: Family,
     /// Transformer layers of the whole model, whether held here or not.
     pub layers: usize,
     /// Width of a hidden state.
@@ -47,11 +50,38 @@ pub(super) struct Layer {
     pub(super) query: Matrix,
     pub(super) key: Matrix,
     pub(super) value: Matrix,
+    pub(super) traits: Traits,
     pub(super) output: Matrix,
     pub(super) inner_norm: Vec<f32>,
     pub(super) gate: Matrix,
     pub(super) up: Matrix,
     pub(super) down: Matrix,
+}
+
+/// What some families have and others have not.
+pub(super) struct Traits {
+    /// Added to queries, keys and values.
+    pub(super) biases: Option<[Vec<f32>; 3]>,
+    /// Norms of each head's query and key, before they are rotated.
+    pub(super) head_norms: Option<[Vec<f32>; 2]>,
+}
+
+impl Traits {
+    /// Adds to each row of a product what the family adds.
+    fn bias(&self, rows: &mut [f32], which: usize) {
+        if let Some(bias) = self.biases.as_ref().and_then(|biases| biases.get(which)) {
+            rows.chunks_exact_mut(bias.len()).for_each(|row| add(row, bias));
+        }
+    }
+
+    /// Norms each head of queries or keys where the family does.
+    fn norm(&self, heads: &mut Vec<f32>, which: usize, epsilon: f32) {
+        if let Some(weight) = self.head_norms.as_ref().and_then(|norms| norms.get(which)) {
+            let mut normed = vec![0.0; heads.len()];
+            norm(heads, weight, epsilon, &mut normed);
+            *heads = normed;
+        }
+    }
 }
 
 /// What follows the last layer.
@@ -241,8 +271,13 @@ impl Model {
 
     fn attend(&self, layer: &Layer, index: usize, x: &Operand, runs: &mut [Run<'_>]) -> Result<Vec<f32>> {
         let Shape { heads, kv_heads, head, .. } = self.shape;
-        let (mut queries, mut keys, values) = (layer.query.multiply(x)?, layer.key.multiply(x)?, layer.value.multiply(x)?);
+        let (mut queries, mut keys, mut values) = (layer.query.multiply(x)?, layer.key.multiply(x)?, layer.value.multiply(x)?);
         let (width, kv_width) = (heads * head, kv_heads * head);
+        layer.traits.bias(&mut queries, 0);
+        layer.traits.bias(&mut keys, 1);
+        layer.traits.bias(&mut values, 2);
+        layer.traits.norm(&mut queries, 0, self.shape.epsilon);
+        layer.traits.norm(&mut keys, 1, self.shape.epsilon);
         let mut row = 0;
         for run in &mut *runs {
             let next = row + run.rows;

@@ -7,9 +7,11 @@ mod answer;
 mod ask;
 mod config;
 mod health;
+mod probe;
 mod run;
 
 pub use config::{Secret, UpstreamConfig};
+pub use probe::{ProbeError, probe};
 
 use super::config::{StartError, check_slots};
 use super::hold::Hold;

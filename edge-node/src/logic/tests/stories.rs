@@ -141,7 +141,7 @@ fn a_restart_without_the_hub_keeps_grants_catalogue_and_addresses() {
     let grant = world.agent.core().grant();
     assert_eq!((grant.epoch.sequence, grant.targets.len()), (9, 1));
     assert!(
-        world.last.iter().any(|effect| matches!(effect, AgentEffect::Dial(_, hello) if hello.plan_epoch_seen.sequence == 9)),
+        world.last.iter().any(|effect| matches!(effect, AgentEffect::Dial(_, _, hello) if hello.plan_epoch_seen.sequence == 9)),
         "the hub must go on above it: {:?}",
         world.last
     );

@@ -60,6 +60,7 @@ pub(super) fn config() -> AgentConfig {
         addresses: vec!["127.0.0.1:1".to_owned()],
         version: "test".to_owned(),
         dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
+        splits: shared::policy::dispatch::SplitRules::default(),
         allocation: DispatchSetting { policy: "equal".to_owned(), config: serde_json::Value::Null },
         catalogue: catalogue(),
         seed: 5,
@@ -110,7 +111,7 @@ impl World {
     pub(super) fn dial(&mut self) -> u64 {
         loop {
             let dial =
-                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, _) = effect { Some(*number) } else { None });
+                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, ..) = effect { Some(*number) } else { None });
             if let Some(number) = dial {
                 return number;
             }
