@@ -199,8 +199,11 @@ mod tests {
     use super::*;
     use crate::half::narrow;
 
+    /// Keys and values, position by position or span by span.
+    type Both<K> = (Vec<K>, Vec<K>);
+
     /// Keys and values of `count` positions by definition, and in spans.
-    fn example(head: usize, count: usize) -> (Vec<Vec<f32>>, Vec<Vec<f32>>, Vec<(Vec<f32>, Vec<f32>)>) {
+    fn example(head: usize, count: usize) -> (Both<Vec<f32>>, Vec<Both<f32>>) {
         let rows = |seed: f32| -> Vec<Vec<f32>> {
             (0..count).map(|p| (0..head).map(|i| ((p * head + i) as f32 * seed).sin()).collect()).collect()
         };
@@ -216,13 +219,13 @@ mod tests {
             (turned, plain)
         });
         let spans = spans.collect();
-        (keys, values, spans)
+        ((keys, values), spans)
     }
 
     #[test]
     fn it_is_the_weighed_mean_and_never_looks_ahead() {
         for (head, count, seen) in [(8, 40, 1), (8, 40, 33), (64, 100, 64), (80, 70, 70)] {
-            let (keys, values, spans) = example(head, count);
+            let ((keys, values), spans) = example(head, count);
             let spans: Vec<Span<'_>> = spans.iter().map(|(keys, values)| Span::Wide { keys, values }).collect();
             let queries: Vec<f32> = (0..3 * head).map(|i| (i as f32 * 0.13).cos() * 2.0).collect();
             let mut out = vec![0.0; 3 * head];
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn half_precision_is_widened() {
-        let (_, _, spans) = example(16, 50);
+        let (_, spans) = example(16, 50);
         let halves: Vec<(Vec<u16>, Vec<u16>)> = spans
             .iter()
             .map(|(keys, values)| (keys.iter().map(|x| narrow(*x)).collect(), values.iter().map(|x| narrow(*x)).collect()))
