@@ -85,6 +85,7 @@ impl Llm {
         let report = watch::Sender::new(ReplicaReport {
             variant: variant.clone(),
             engine: EngineKind::Llm,
+            device: "cpu".to_owned(),
             state: ReplicaState::Loading,
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),

@@ -69,6 +69,7 @@ impl Upstream {
         let report = watch::Sender::new(ReplicaReport {
             variant: config.variant.clone(),
             engine: EngineKind::Upstream,
+            device: String::new(),
             state: ReplicaState::Loading,
             load: Load { slots: config.slots, ..Load::default() },
             memory: config.memory,
