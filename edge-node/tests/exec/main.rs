@@ -6,6 +6,7 @@ mod canned;
 mod desk;
 mod llm;
 mod profiled;
+mod reference;
 mod smollm2;
 mod tiny;
 mod upstream;

@@ -32,6 +32,9 @@ pub struct LlmConfig {
     /// Memory for weights and caches; what the machine has available at loading when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<Bytes>,
+    /// Form of the weights in memory.
+    #[serde(default)]
+    pub weights: WeightForm,
     /// Form of the key-value cache.
     #[serde(default)]
     pub cache: CacheForm,
@@ -51,6 +54,22 @@ const fn slots_default() -> u32 {
 /// Long enough for a phone in a lift, short enough that a client who never reads does not hold a slot for good.
 const fn stall_default() -> u64 {
     30_000
+}
+
+/// Form of the matrices in memory. What has another form in the file is converted at loading, which is lossy towards fewer bits:
+/// other weights, another variant, another name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightForm {
+    /// As in the file where there are fast products for that form, else the next one up that has them.
+    #[default]
+    Auto,
+    /// Eight bits.
+    Q8_0,
+    /// Four bits: half the memory of eight.
+    Q4_0,
+    /// Exact.
+    F32,
 }
 
 /// Form of the key-value cache in memory.

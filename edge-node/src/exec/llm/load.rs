@@ -1,9 +1,10 @@
 //! From a GGUF file to a model in memory, with its size accounted before any weight is read.
 
 use super::cache::Cache;
-use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError};
+use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError, WeightForm};
+use super::family::Family;
 use super::gguf::Gguf;
-use super::model::{Layer, Model, Rotation, Shape};
+use super::model::{Layer, Model, Rotation, Shape, Traits};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Tensor};
 use shared::units::{Bytes, Tokens};
@@ -12,20 +13,26 @@ use std::sync::Arc;
 /// No dimension of a model that one machine runs is larger: above it, the file is damaged, and products would overflow.
 const SIZE_MAX: usize = 1 << 22;
 
-/// The form in which weights of this type are held: types without a fast kernel are requantised (the scalar fallback is
-/// about five times slower), and whole numbers of 16 bits are widened, because products on CPUs are computed in f32.
-const fn loaded_form(stored: GgmlDType) -> GgmlDType {
-    match stored {
-        GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 | GgmlDType::Q8_1 => GgmlDType::Q8_0,
-        GgmlDType::F16 | GgmlDType::BF16 => GgmlDType::F32,
-        other => other,
+/// The form in which a tensor is held. Of matrices, those without a fast kernel are requantised (the scalar fallback is about
+/// five times slower), and numbers of 16 bits are widened, because products on CPUs are computed in f32; unless the operator
+/// wishes a form. The token table keeps more bits than four: it is read, not multiplied, and small errors there go everywhere.
+fn loaded_form(wish: WeightForm, name: &str, stored: GgmlDType, dims: &[usize]) -> GgmlDType {
+    match wish {
+        _ if dims.len() < 2 => GgmlDType::F32,
+        WeightForm::Q8_0 => GgmlDType::Q8_0,
+        WeightForm::Q4_0 if name != "token_embd.weight" => GgmlDType::Q4_0,
+        WeightForm::F32 => GgmlDType::F32,
+        WeightForm::Auto | WeightForm::Q4_0 => match stored {
+            GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 | GgmlDType::Q8_1 => GgmlDType::Q8_0,
+            GgmlDType::F16 | GgmlDType::BF16 => GgmlDType::F32,
+            other => other,
+        },
     }
 }
 
 /// Memory of a weight as loaded. Kernels for wide vectors keep a second, tiled copy of some types, made at their first
 /// product; it is counted whether or not this CPU has them, since the figure is compared between machines.
-fn loaded_bytes(stored: GgmlDType, dims: &[usize]) -> u64 {
-    let form = loaded_form(stored);
+fn loaded_bytes(form: GgmlDType, dims: &[usize]) -> u64 {
     // A damaged file may claim any size: saturate, and let the comparison with the budget refuse it.
     let elements = dims.iter().fold(1_u64, |product, dim| product.saturating_mul(*dim as u64)).min(1 << 50);
     let plain = elements.div_ceil(form.block_size() as u64) * form.type_size() as u64;
@@ -47,8 +54,13 @@ pub(super) struct Footprint {
 
 impl Footprint {
     fn new(gguf: &Gguf, shape: &Shape, config: &LlmConfig) -> Self {
-        let tensors: u64 =
-            gguf.tensors().map(|(_, info)| loaded_bytes(info.ggml_dtype, info.shape.dims())).fold(0, u64::saturating_add);
+        let tensors: u64 = gguf
+            .tensors()
+            .map(|(name, info)| {
+                let dims = info.shape.dims();
+                loaded_bytes(loaded_form(config.weights, name, info.ggml_dtype, dims), dims)
+            })
+            .fold(0, u64::saturating_add);
         let rotation = (shape.context * shape.head * 4) as u64;
         let cache = Cache::bytes_max(shape, config.cache).saturating_mul(u64::from(config.slots));
         Self { weights: Bytes(tensors + rotation), cache: Bytes(cache) }
@@ -83,29 +95,32 @@ fn memory_available() -> Bytes {
 /// Reads the sizes of the model from the metadata.
 pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError> {
     let architecture = gguf.text("general.architecture")?;
-    if architecture != "llama" {
-        return Err(gguf.unsupported(format!("architecture `{architecture}`, want `llama`")));
-    }
-    if gguf.count_maybe("llama.expert_count")?.unwrap_or(0) > 0 {
+    let family = Family::named(architecture).ok_or_else(|| {
+        let known = Family::ALL.map(Family::name).join(", ");
+        gguf.unsupported(format!("architecture `{architecture}`, want one of {known}"))
+    })?;
+    let key = |name: &str| family.key(name);
+    if gguf.count_maybe(&key("expert_count"))?.unwrap_or(0) > 0 {
         return Err(gguf.unsupported("a mixture of experts"));
     }
-    let heads = gguf.count("llama.attention.head_count")?;
-    let hidden = gguf.count("llama.embedding_length")?;
-    let kv_heads = gguf.count_maybe("llama.attention.head_count_kv")?.unwrap_or(heads);
-    let head = gguf.count_maybe("llama.attention.key_length")?.unwrap_or_else(|| hidden / heads.max(1));
+    let heads = gguf.count(&key("attention.head_count"))?;
+    let hidden = gguf.count(&key("embedding_length"))?;
+    let kv_heads = gguf.count_maybe(&key("attention.head_count_kv"))?.unwrap_or(heads);
+    let head = gguf.count_maybe(&key("attention.key_length"))?.unwrap_or_else(|| hidden / heads.max(1));
     if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || head == 0 || head % 2 != 0 {
         return Err(gguf.damaged(format!("{heads} heads, {kv_heads} key heads of width {head} cannot be")));
     }
-    if gguf.count_maybe("llama.rope.dimension_count")?.is_some_and(|width| width != head) {
+    if gguf.count_maybe(&key("rope.dimension_count"))?.is_some_and(|width| width != head) {
         return Err(gguf.unsupported("rotation of a part of each head"));
     }
-    let context = context(gguf, config)?;
+    let context = context(gguf, family, config)?;
     let vocabulary = gguf.texts("tokenizer.ggml.tokens")?.len();
-    let (layers, inner) = (gguf.count("llama.block_count")?, gguf.count("llama.feed_forward_length")?);
+    let (layers, inner) = (gguf.count(&key("block_count"))?, gguf.count(&key("feed_forward_length"))?);
     if [layers, hidden, heads, head, inner, context].iter().any(|size| *size > SIZE_MAX) {
         return Err(gguf.damaged(format!("a size above {SIZE_MAX}")));
     }
     Ok(Shape {
+        family,
         layers,
         hidden,
         heads,
@@ -114,12 +129,12 @@ pub(super) fn shape(gguf: &Gguf, config: &LlmConfig) -> Result<Shape, ModelError
         inner,
         vocabulary,
         context,
-        epsilon: gguf.real("llama.attention.layer_norm_rms_epsilon")? as f32,
+        epsilon: gguf.real(&key("attention.layer_norm_rms_epsilon"))? as f32,
     })
 }
 
-fn context(gguf: &Gguf, config: &LlmConfig) -> Result<usize, ModelError> {
-    let trained = gguf.count("llama.context_length")?;
+fn context(gguf: &Gguf, family: Family, config: &LlmConfig) -> Result<usize, ModelError> {
+    let trained = gguf.count(&family.key("context_length"))?;
     let wanted = config.context.map_or_else(|| trained.min(CONTEXT_DEFAULT_MAX as usize), |context| context.0 as usize);
     if wanted == 0 || wanted > trained {
         return Err(gguf.unsupported(format!("a context of {wanted}: the model was trained for 1 to {trained}")));
@@ -134,7 +149,7 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
     footprint.check(&shape, config)?;
 
     let Shape { hidden, heads, kv_heads, head, inner, vocabulary, .. } = shape;
-    let embedding = Arc::new(weight(gguf, "token_embd.weight", &[vocabulary, hidden])?);
+    let embedding = Arc::new(weight(gguf, config.weights, "token_embd.weight", &[vocabulary, hidden])?);
     let mut layers = Vec::new();
     for index in 0..shape.layers {
         if !go_on() {
@@ -143,19 +158,24 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
         let name = |part: &str| format!("blk.{index}.{part}.weight");
         layers.push(Layer {
             attention_norm: norm(gguf, &name("attn_norm"), hidden)?,
-            query: product(gguf, &name("attn_q"), &[heads * head, hidden])?,
-            key: product(gguf, &name("attn_k"), &[kv_heads * head, hidden])?,
-            value: product(gguf, &name("attn_v"), &[kv_heads * head, hidden])?,
-            output: product(gguf, &name("attn_output"), &[hidden, heads * head])?,
+            query: product(gguf, config.weights, &name("attn_q"), &[heads * head, hidden])?,
+            key: product(gguf, config.weights, &name("attn_k"), &[kv_heads * head, hidden])?,
+            value: product(gguf, config.weights, &name("attn_v"), &[kv_heads * head, hidden])?,
+            traits: traits(gguf, &shape, index)?,
+            output: product(gguf, config.weights, &name("attn_output"), &[hidden, heads * head])?,
             inner_norm: norm(gguf, &name("ffn_norm"), hidden)?,
-            gate: product(gguf, &name("ffn_gate"), &[inner, hidden])?,
-            up: product(gguf, &name("ffn_up"), &[inner, hidden])?,
-            down: product(gguf, &name("ffn_down"), &[hidden, inner])?,
+            gate: product(gguf, config.weights, &name("ffn_gate"), &[inner, hidden])?,
+            up: product(gguf, config.weights, &name("ffn_up"), &[inner, hidden])?,
+            down: product(gguf, config.weights, &name("ffn_down"), &[hidden, inner])?,
         });
     }
     let embedding = QMatMul::from_arc(embedding)?;
     // Tied weights: the head is the embedding, in the same memory.
-    let head = if gguf.has("output.weight") { product(gguf, "output.weight", &[vocabulary, hidden])? } else { embedding.clone() };
+    let head = if gguf.has("output.weight") {
+        product(gguf, config.weights, "output.weight", &[vocabulary, hidden])?
+    } else {
+        embedding.clone()
+    };
     let model = Model {
         norm: norm(gguf, "output_norm.weight", hidden)?,
         rotation: rotation(gguf, &shape)?,
@@ -167,11 +187,32 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
     Ok((model, footprint))
 }
 
+/// What sets a family's layer apart. Its tensors are there exactly where the family has them.
+fn traits(gguf: &mut Gguf, shape: &Shape, index: usize) -> Result<Traits, ModelError> {
+    let name = |part: &str| format!("blk.{index}.{part}");
+    let Shape { family, heads, kv_heads, head, .. } = *shape;
+    let biases = if family.has_biases() {
+        let query = norm(gguf, &name("attn_q.bias"), heads * head)?;
+        let key = norm(gguf, &name("attn_k.bias"), kv_heads * head)?;
+        Some([query, key, norm(gguf, &name("attn_v.bias"), kv_heads * head)?])
+    } else if gguf.has(&name("attn_q.bias")) {
+        return Err(gguf.unsupported("biases in a model of this family"));
+    } else {
+        None
+    };
+    let head_norms = if family.has_head_norms() {
+        Some([norm(gguf, &name("attn_q_norm.weight"), head)?, norm(gguf, &name("attn_k_norm.weight"), head)?])
+    } else {
+        None
+    };
+    Ok(Traits { biases, head_norms })
+}
+
 fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
-    let base = gguf.real_maybe("llama.rope.freq_base")?.unwrap_or(10_000.0);
-    let scale = match gguf.text_maybe("llama.rope.scaling.type") {
+    let base = gguf.real_maybe(&shape.family.key("rope.freq_base"))?.unwrap_or(10_000.0);
+    let scale = match gguf.text_maybe(&shape.family.key("rope.scaling.type")) {
         None | Some("none") => 1.0,
-        Some("linear") => gguf.real_maybe("llama.rope.scaling.factor")?.unwrap_or(1.0),
+        Some("linear") => gguf.real_maybe(&shape.family.key("rope.scaling.factor"))?.unwrap_or(1.0),
         Some(other) => return Err(gguf.unsupported(format!("`{other}` scaling of positions"))),
     };
     let factors = if gguf.has("rope_freqs.weight") {
@@ -184,22 +225,27 @@ fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
     } else {
         None
     };
-    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale)?)
+    Ok(Rotation::new(shape, base, factors.as_deref(), scale)?)
 }
 
 fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Tensor, ModelError> {
     Ok(gguf.tensor(name, &[width])?.dequantize(&Device::Cpu)?)
 }
 
-fn product(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<QMatMul, ModelError> {
-    Ok(QMatMul::from_qtensor(weight(gguf, name, shape)?)?)
+fn product(gguf: &mut Gguf, wish: WeightForm, name: &str, shape: &[usize]) -> Result<QMatMul, ModelError> {
+    Ok(QMatMul::from_qtensor(weight(gguf, wish, name, shape)?)?)
 }
 
-fn weight(gguf: &mut Gguf, name: &str, shape: &[usize]) -> Result<QTensor, ModelError> {
+fn weight(gguf: &mut Gguf, wish: WeightForm, name: &str, shape: &[usize]) -> Result<QTensor, ModelError> {
     let stored = gguf.tensor(name, shape)?;
-    let form = loaded_form(stored.dtype());
+    let form = loaded_form(wish, name, stored.dtype(), shape);
     if form == stored.dtype() {
         return Ok(stored);
+    }
+    if shape.last().is_some_and(|width| width % form.block_size() != 0) {
+        return Err(
+            gguf.unsupported(format!("{form:?} for `{name}`, whose rows of {shape:?} are no multiple of {}", form.block_size()))
+        );
     }
     Ok(QTensor::quantize(&stored.dequantize(&Device::Cpu)?, form)?)
 }
@@ -210,9 +256,19 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_loaded_form() {
-        assert_eq!(loaded_bytes(GgmlDType::Q4_1, &[576, 576]), 576 * 576 / 32 * 34);
-        assert_eq!(loaded_bytes(GgmlDType::Q4_1, &[576, 1536]), 2 * 576 * 1536 / 32 * 34, "with the tiled copy");
-        assert_eq!(loaded_bytes(GgmlDType::F16, &[10]), 40);
-        assert_eq!(loaded_bytes(GgmlDType::F32, &[10]), 40);
+        let bytes =
+            |stored, dims: &[usize]| loaded_bytes(loaded_form(WeightForm::Auto, "blk.0.ffn_up.weight", stored, dims), dims);
+        assert_eq!(bytes(GgmlDType::Q4_1, &[576, 576]), 576 * 576 / 32 * 34);
+        assert_eq!(bytes(GgmlDType::Q4_1, &[576, 1536]), 2 * 576 * 1536 / 32 * 34, "with the tiled copy");
+        assert_eq!(bytes(GgmlDType::F16, &[2, 10]), 80);
+        assert_eq!(bytes(GgmlDType::F32, &[10]), 40);
+    }
+
+    #[test]
+    fn a_wish_for_few_bits_spares_the_token_table_and_vectors() {
+        let form = |name, dims: &[usize]| loaded_form(WeightForm::Q4_0, name, GgmlDType::F32, dims);
+        assert_eq!(form("blk.0.ffn_up.weight", &[64, 32]), GgmlDType::Q4_0);
+        assert_eq!(form("token_embd.weight", &[64, 32]), GgmlDType::F32);
+        assert_eq!(form("blk.0.attn_q.bias", &[64]), GgmlDType::F32);
     }
 }

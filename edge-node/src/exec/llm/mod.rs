@@ -1,4 +1,4 @@
-//! The embedded engine: llama-family models from GGUF files, computed in this process.
+//! The embedded engine: models of the llama and qwen families from GGUF files, computed in this process.
 //!
 //! Three pieces in a row. [`Llm`] takes jobs and counts slots. A thread named after the variant turns text into tokens, so
 //! that megabytes of it never stop the other requests. The computing thread loads the model, measures it, and then runs all
@@ -6,12 +6,15 @@
 
 mod cache;
 mod config;
+mod family;
 mod gguf;
 mod load;
+mod merges;
 mod model;
 mod pieces;
 mod sampling;
 mod seat;
+mod sentence;
 mod stop;
 mod template;
 mod threads;
@@ -20,7 +23,8 @@ mod warm;
 mod worker;
 
 pub use cache::Cache;
-pub use config::{CONTEXT_DEFAULT_MAX, CacheForm, LlmConfig, ModelError};
+pub use config::{CONTEXT_DEFAULT_MAX, CacheForm, LlmConfig, ModelError, WeightForm};
+pub use family::Family;
 pub use model::{Model, Shape};
 pub use template::Texts;
 pub use threads::{TooLate, set_threads};

@@ -4,6 +4,7 @@
 //! of requests, texts or sampling here.
 
 use super::cache::Cache;
+use super::family::Family;
 use candle_core::quantized::QMatMul;
 use candle_core::{Device, Module, Result, Tensor};
 use std::ops::Range;
@@ -11,6 +12,8 @@ use std::ops::Range;
 /// Sizes of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
+    /// Which kind of model.
+    pub family: Family,
     /// Transformer layers.
     pub layers: usize,
     /// Width of a hidden state.
@@ -37,6 +40,7 @@ pub(super) struct Layer {
     pub(super) query: QMatMul,
     pub(super) key: QMatMul,
     pub(super) value: QMatMul,
+    pub(super) traits: Traits,
     pub(super) output: QMatMul,
     pub(super) inner_norm: Tensor,
     pub(super) gate: QMatMul,
@@ -60,16 +64,27 @@ impl std::fmt::Debug for Model {
     }
 }
 
+/// What some families have and others have not.
+pub(super) struct Traits {
+    /// Added to queries, keys and values.
+    pub(super) biases: Option<[Tensor; 3]>,
+    /// Norms of each head's query and key, before they are rotated.
+    pub(super) head_norms: Option<[Tensor; 2]>,
+}
+
 /// Cosines and sines of all positions of the context: (context, head / 2) each.
 pub(super) struct Rotation {
     cos: Tensor,
     sin: Tensor,
+    /// Whether the numbers that are rotated together lie next to each other, else half a head apart.
+    neighbours: bool,
 }
 
 impl Rotation {
-    /// For `context` positions. `factors` divide the frequencies one by one (long-context models bring them); `scale`
+    /// For all positions of the context. `factors` divide the frequencies one by one (long-context models bring them); `scale`
     /// divides positions.
-    pub(super) fn new(context: usize, head: usize, base: f64, factors: Option<&[f32]>, scale: f64) -> Result<Self> {
+    pub(super) fn new(shape: &Shape, base: f64, factors: Option<&[f32]>, scale: f64) -> Result<Self> {
+        let Shape { family, context, head, .. } = *shape;
         let half = head / 2;
         let mut angles = Vec::with_capacity(context * half);
         for position in 0..context {
@@ -80,15 +95,15 @@ impl Rotation {
             }
         }
         let angles = Tensor::from_vec(angles, (context, half), &Device::Cpu)?;
-        Ok(Self { cos: angles.cos()?, sin: angles.sin()? })
+        Ok(Self { cos: angles.cos()?, sin: angles.sin()?, neighbours: family.rotates_neighbours() })
     }
 
-    /// Rotates (heads, tokens, head) from position `start` on. GGUF files hold llama weights permuted for pairs that lie
-    /// next to each other.
+    /// Rotates (heads, tokens, head) from position `start` on.
     fn apply(&self, x: &Tensor, start: usize) -> Result<Tensor> {
         let tokens = x.dim(1)?;
         let (cos, sin) = (self.cos.narrow(0, start, tokens)?, self.sin.narrow(0, start, tokens)?);
-        candle_nn::rotary_emb::rope_i(&x.unsqueeze(0)?.contiguous()?, &cos, &sin)?.squeeze(0)
+        let rotate = if self.neighbours { candle_nn::rotary_emb::rope_i } else { candle_nn::rotary_emb::rope };
+        rotate(&x.unsqueeze(0)?.contiguous()?, &cos, &sin)?.squeeze(0)
     }
 }
 
@@ -147,10 +162,22 @@ impl Model {
         let Shape { heads, kv_heads, head, .. } = self.shape;
         let tokens = x.dim(0)?;
         let split = |x: Tensor, heads: usize| x.reshape((tokens, heads, head))?.transpose(0, 1)?.contiguous();
-        let query = self.rotation.apply(&split(layer.query.forward(x)?, heads)?, start)?;
+        let Traits { biases, head_norms } = &layer.traits;
+        let project = |product: &QMatMul, which: usize| {
+            let y = product.forward(x)?;
+            match biases.as_ref().and_then(|biases| biases.get(which)) {
+                Some(bias) => y.broadcast_add(bias),
+                None => Ok(y),
+            }
+        };
+        let normed = |x: Tensor, which: usize| match head_norms.as_ref().and_then(|norms| norms.get(which)) {
+            Some(norm) => candle_nn::ops::rms_norm(&x, norm, self.shape.epsilon),
+            None => Ok(x),
+        };
+        let query = self.rotation.apply(&normed(split(project(&layer.query, 0)?, heads)?, 0)?, start)?;
         let query = (query * (head as f64).sqrt().recip())?;
-        let key = self.rotation.apply(&split(layer.key.forward(x)?, kv_heads)?, start)?;
-        let value = split(layer.value.forward(x)?, kv_heads)?;
+        let key = self.rotation.apply(&normed(split(project(&layer.key, 1)?, kv_heads)?, 1)?, start)?;
+        let value = split(project(&layer.value, 2)?, kv_heads)?;
         let (keys, values) = cache.append(index, start, &key, &value)?;
 
         let mut mixed = Vec::with_capacity(tokens);
