@@ -8,6 +8,7 @@ mod deploy_files;
 mod end_to_end;
 mod hub_gone;
 mod long_prompt;
+mod managed;
 mod node_dies;
 mod openai_client;
 mod orphans;

@@ -120,7 +120,7 @@ impl Running {
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = start_engines(config)?;
+        let engines = start_engines(config, folder.path()).await?;
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
@@ -308,10 +308,12 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
     })
 }
 
-fn start_engines(config: &Config) -> Result<Engines, StartError> {
+async fn start_engines(config: &Config, state: &Path) -> Result<Engines, StartError> {
+    let managed = config.engines.iter().filter(|engine| engine.managed()).map(|engine| engine.variant().clone());
+    exec::upstream::sweep(state, &managed.collect()).await;
     let mut engines = BTreeMap::new();
     for engine in &config.engines {
-        engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
+        engines.insert(engine.variant().clone(), exec::start(engine.clone(), state)?);
     }
     Ok(Arc::new(engines))
 }

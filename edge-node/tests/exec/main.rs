@@ -4,6 +4,8 @@
 #[path = "../canned/mod.rs"]
 mod canned;
 mod desk;
+#[cfg(feature = "llama-cpp")]
+mod llamacpp;
 mod llm;
 mod profiled;
 mod reference;

@@ -8,6 +8,7 @@ mod cache;
 mod config;
 mod family;
 mod gguf;
+pub mod llamacpp;
 mod load;
 mod merges;
 mod model;

@@ -193,13 +193,7 @@ impl Managed {
         Ok(command)
     }
 
-    async fn watch<F>(
-        &self,
-        held: &mut Held,
-        stop: &CancellationToken,
-        every: Duration,
-        healthy: impl Fn() -> F,
-    ) -> Outcome
+    async fn watch<F>(&self, held: &mut Held, stop: &CancellationToken, every: Duration, healthy: impl Fn() -> F) -> Outcome
     where
         F: Future<Output = Result<(), String>>,
     {

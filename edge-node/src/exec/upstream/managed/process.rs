@@ -90,7 +90,7 @@ async fn gone(main: Option<Identity>, mark: &str, signal: Signal, within: Durati
 
 fn send(process: Identity, signal: Signal) {
     let pid = Pid::from_u32(process.pid);
-    let mut system = System::new();
+    let Ok(mut system) = System::new() else { return };
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, ProcessRefreshKind::nothing());
     // Looked at last of all: between here and the signal lie microseconds, and an id comes back after thousands of processes.
     if let Some(found) = system.process(pid).filter(|_| process.alive()) {
