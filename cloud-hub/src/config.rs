@@ -8,6 +8,7 @@ use crate::store::RecordLimits;
 use serde::{Deserialize, Serialize};
 use shared::ids::NodeId;
 use shared::plan::DispatchSetting;
+use shared::policy::dispatch::SplitRules;
 use shared::units::Micros;
 use shared_net::host::LogSettings;
 use shared_net::openai::{BadFront, FrontConfig};
@@ -141,6 +142,8 @@ pub struct PolicySection {
     pub dispatch: DispatchSetting,
     /// Dispatch policy of the hub's own API.
     pub ingress_dispatch: DispatchSetting,
+    /// When a request of the hub's own API may be split over several nodes.
+    pub splits: SplitRules,
     /// When each layer's plans are made anew.
     pub timescale: PolicyChoice,
     /// Which node holds which replica.
@@ -159,6 +162,7 @@ impl Default for PolicySection {
         Self {
             dispatch: min_latency.clone(),
             ingress_dispatch: min_latency,
+            splits: SplitRules::default(),
             timescale: PolicyChoice::named("fixed"),
             placement: PolicyChoice::named("declared"),
             offload: PolicyChoice::named("all-with-replica"),
@@ -242,6 +246,7 @@ impl Config {
             heartbeat: Micros::from_millis(policies.heartbeat_ms),
             dispatch: policies.dispatch,
             ingress_dispatch: policies.ingress_dispatch,
+            splits: policies.splits,
             timescale: policies.timescale,
             placement: policies.placement,
             offload: policies.offload,

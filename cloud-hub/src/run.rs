@@ -344,6 +344,12 @@ impl Handle {
         }
     }
 
+    /// Whether runtime and store still do their work: the database is read once.
+    pub async fn lives(&self) -> bool {
+        let Some(running) = &self.running else { return false };
+        running.store.call(|db| db.meta().map(drop)).await.is_ok()
+    }
+
     /// Stops: clients first, then agents and core, then broker and store.
     ///
     /// # Errors

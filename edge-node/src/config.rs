@@ -9,7 +9,7 @@ use shared::ids::{NodeId, ServiceId};
 use shared::plan::DispatchSetting;
 use shared::policy::BadPolicy;
 use shared::policy::allocation::Allocator;
-use shared::policy::dispatch::Dispatcher;
+use shared::policy::dispatch::{Dispatcher, SplitRules};
 use shared::units::{Bytes, Quality};
 use shared::work::{BadCatalogue, Catalogue, Service, Variant};
 use shared_net::host::LogSettings;
@@ -126,6 +126,8 @@ pub struct HubSection {
 pub struct PolicySection {
     /// Where each request runs, until a plan of the hub names another policy.
     pub dispatch: DispatchSetting,
+    /// When a request may be split over several nodes, whichever policy dispatches.
+    pub splits: SplitRules,
     /// How the node is divided among its replicas.
     pub allocation: DispatchSetting,
 }
@@ -133,7 +135,7 @@ pub struct PolicySection {
 impl Default for PolicySection {
     fn default() -> Self {
         let named = |policy: &str| DispatchSetting { policy: policy.to_owned(), config: serde_json::Value::Null };
-        Self { dispatch: named("min-latency"), allocation: named("equal") }
+        Self { dispatch: named("min-latency"), splits: SplitRules::default(), allocation: named("equal") }
     }
 }
 

@@ -5,6 +5,7 @@ use shared::fleet::{
 };
 use shared::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use shared::plan::{AllocationRow, DispatchSetting, Failure, Finish, Grant, Outcome, Reason, Record, Target, Usage, Verdict};
+use shared::policy::dispatch::SplitRules;
 use shared::request::{AttemptEvent, CoreConfig, Effect, Event, RequestCore, limits};
 use shared::units::{Bytes, Fraction, Micros, Moment, Quality, TokenRate, Tokens};
 use shared::work::{Catalogue, EngineKind, ExecHeader, Features, LlmRequest, Needs, PromptKind, Residency, Service, Variant};
@@ -73,6 +74,7 @@ impl Story {
             dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
             seed: 1,
             stale_after: Micros::from_secs(15),
+            splits: SplitRules::default(),
         };
         let mut story = Self { core: RequestCore::new(config).expect("policy"), now: Moment(0), effects: vec![] };
         let served = Variant {

@@ -1,10 +1,12 @@
 //! Stories about real processes: what only certificates, sockets, disks and kill -9 can show.
 
+mod backups;
 mod bad_input;
 mod boot_alone;
 mod brokers;
 mod cancel;
 mod deploy_files;
+mod doctor;
 mod end_to_end;
 mod hub_gone;
 mod long_prompt;
@@ -12,4 +14,7 @@ mod managed;
 mod node_dies;
 mod openai_client;
 mod orphans;
+mod releases;
 mod residency;
+mod split;
+mod units;

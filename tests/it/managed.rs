@@ -98,6 +98,7 @@ async fn row_12_an_agent_that_boots_without_its_hub_starts_its_server_and_answer
     assert!(!record_path(&world, &edge).exists(), "nothing is left to take over");
 
     world.fleet.agent_mut(&edge).expect("there").start().await.expect("it starts without a hub");
+    world.until_degraded(&edge, true).await;
     let reply = world.until_answered(&edge, &local(3)).await;
     assert_eq!(reply.text.0, words("word", 3));
     assert!(reply.served.is_some_and(|served| served.degraded), "and says that it is cut off");

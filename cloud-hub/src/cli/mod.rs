@@ -1,6 +1,8 @@
 //! The commands. They speak to the running hub through its admin API; where that makes sense they work on the state folder
 //! itself while no hub runs. Nothing is decided here.
 
+mod copies;
+mod doctor;
 mod explain;
 mod nodes;
 mod reach;
@@ -103,6 +105,22 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Looks at everything that the hub stands on, and says what to do about what is wrong.
+    Doctor {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes the whole hub to one file, while it runs: database, authority, keys.
+    Backup {
+        /// A new file. Whoever reads it can pose as the hub.
+        file: PathBuf,
+    },
+    /// Makes a fresh state folder from a backup.
+    Restore {
+        /// What `backup` wrote.
+        file: PathBuf,
+    },
     /// Looks at the configuration.
     Config {
         #[command(subcommand)]
@@ -155,6 +173,12 @@ pub enum CliError {
     /// The hub, or its state, did not do what was asked.
     #[error(transparent)]
     Reach(#[from] ReachError),
+    /// There is no backup, or none was put back.
+    #[error(transparent)]
+    Backup(#[from] crate::backup::BackupError),
+    /// Something is wrong; all that is known of it is printed.
+    #[error("{0} checks failed; the line below each says what to do")]
+    Unwell(usize),
     /// The log cannot be started.
     #[error("starting the log")]
     Log(#[from] shared_net::host::LogError),
@@ -210,6 +234,9 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Drain { node, undo } => nodes::drain(&plain()?, node, !undo).await,
         Command::Records { last, json } => explain::records(&plain()?, last, json).await,
         Command::Explain { request, json } => explain::explain(&plain()?, request, json).await,
+        Command::Doctor { json } => doctor::diagnose(place, json).await,
+        Command::Backup { file } => copies::back_up(&plain()?, &file),
+        Command::Restore { file } => copies::restore(&plain()?, &file),
         Command::Config { action } => show_config(&place.load(Vec::new())?, &action),
         Command::Policies => {
             say!("{}", nodes::policies().trim_end());

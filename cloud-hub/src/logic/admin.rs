@@ -150,6 +150,7 @@ fn replica_row(now: Moment, held: &Aged<ReplicaReport>) -> ReplicaRow {
         variant: report.variant.clone(),
         state: report.state.clone(),
         load: report.load,
+        layers: report.layers.map(|held| held.range),
         prompt_rate: profile.map(|profile| profile.prompt.get()),
         decode_rate: profile.map(|profile| profile.decode.get()),
         age: held.age(now),

@@ -36,6 +36,7 @@ impl Ingress {
             dispatch: config.ingress_dispatch.clone(),
             seed: config.seed,
             stale_after: config.lease(),
+            splits: config.splits,
         })?;
         Ok(Self { me: config.me.clone(), core })
     }

@@ -66,6 +66,7 @@ pub(crate) fn inventory(node: &NodeId) -> Inventory {
         costs: Costs::default(),
         addresses: Vec::new(),
         version: "test".to_owned(),
+        binary_sha256: String::new(),
     }
 }
 

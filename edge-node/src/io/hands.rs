@@ -5,6 +5,7 @@ use super::execute::Engines;
 use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
+use super::stage::Reach;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
 use crate::logic::{AgentEffect, AgentEvent};
@@ -257,6 +258,7 @@ impl Hands {
         let cancel = self.tasks.cancelled().child_token();
         let run = execute::Own {
             handle: self.handle.clone(),
+            reach: Reach { links: Arc::clone(&self.links), meters: Arc::clone(&self.meters) },
             engine: Arc::clone(engine),
             body: resumed(client, &header),
             header,

@@ -1,6 +1,7 @@
 //! What the agent counts, for Prometheus. Labels are names from closed sets or of this node's own replicas; never text of a
 //! request, never a name that a client made up.
 
+use super::links::Links;
 use crate::logic::NodeStatus;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -40,6 +41,11 @@ struct FrontLabels {
     status: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
+}
+
 /// All counters of the agent.
 pub(super) struct Meters {
     registry: Mutex<Registry>,
@@ -61,10 +67,14 @@ pub(super) struct Meters {
     spool_dropped: Gauge,
     front: Family<FrontLabels, Gauge>,
     connections: Gauge,
+    stage_tokens: Counter,
+    stage_bytes: Counter,
+    peer_bytes: Family<DirectionLabels, Gauge>,
+    links: Arc<Links>,
 }
 
 impl Meters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(links: Arc<Links>) -> Self {
         let meters = Self {
             registry: Mutex::new(Registry::with_prefix("tidegate_agent")),
             requests: Family::default(),
@@ -85,6 +95,10 @@ impl Meters {
             spool_dropped: Gauge::default(),
             front: Family::default(),
             connections: Gauge::default(),
+            stage_tokens: Counter::default(),
+            stage_bytes: Counter::default(),
+            peer_bytes: Family::default(),
+            links,
         };
         meters.register();
         meters
@@ -118,6 +132,23 @@ impl Meters {
         );
         registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
         registry.register("http_connections", "Open HTTP connections", self.connections.clone());
+        registry.register("stage_tokens", "Tokens whose hidden states went to a next stage", self.stage_tokens.clone());
+        registry.register(
+            "stage_bytes",
+            "Bytes of the frames in which hidden states went to a next stage",
+            self.stage_bytes.clone(),
+        );
+        registry.register(
+            "peer_bytes",
+            "Bytes to and from other agents without the hub, as the network sees them",
+            self.peer_bytes.clone(),
+        );
+    }
+
+    /// Hidden states of so many tokens went to a next stage, in a frame of so many bytes.
+    pub(super) fn hidden_sent(&self, tokens: u16, bytes: usize) {
+        self.stage_tokens.inc_by(u64::from(tokens));
+        self.stage_bytes.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     pub(super) fn publication_dropped(&self) {
@@ -179,6 +210,11 @@ impl Meters {
         self.spool_dropped.set(i64::try_from(status.spool.dropped).unwrap_or(i64::MAX));
         for replica in &status.replicas {
             self.load(&replica.variant, &replica.load);
+        }
+        let (sent, received) = self.links.peer_bytes();
+        for (direction, bytes) in [("sent", sent), ("received", received)] {
+            let labels = DirectionLabels { direction };
+            self.peer_bytes.get_or_create(&labels).set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         let front = front.snapshot();
         self.connections.set(i64::try_from(front.connections_open).unwrap_or(i64::MAX));

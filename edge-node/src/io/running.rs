@@ -4,18 +4,21 @@ use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
 use super::execute::Engines;
 use super::hands::Hands;
+use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
 use super::links::Links;
 use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
 use super::offered::Host;
 use super::renewal::Renewal;
+use super::stage::Reach;
 use super::store::{self, Member, StoreError};
 use super::{peers, uplink};
 use crate::config::{BadConfig, Config};
-use crate::exec;
+use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
+use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
@@ -39,7 +42,6 @@ const ENGINES_MAX: Duration = Duration::from_secs(3);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// How often the machine's gauges are read: once for each heartbeat's report.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
-
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -114,13 +116,29 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
+        Self::begin(config, None, capture).await
+    }
+
+    /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way.
+    pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
+        let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
+        Self::begin(config, Some(Arc::new(engines)), None).await
+    }
+
+    async fn begin(config: &Config, engines: Option<Engines>, capture: Option<PathBuf>) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = start_engines(config, folder.path()).await?;
+        let engines = match engines {
+            Some(engines) => engines,
+            None => start_engines(config, folder.path()).await?,
+        };
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
@@ -128,8 +146,10 @@ impl Running {
         let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
 
         let (handle, inbox) = driver::channel(&agent, clock);
-        let (links, meters) = (Arc::new(Links::default()), Arc::new(Meters::new()));
-        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines) };
+        let links = Arc::new(Links::default());
+        let meters = Arc::new(Meters::new(Arc::clone(&links)));
+        let reach = Reach { links: Arc::clone(&links), meters: Arc::clone(&meters) };
+        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
@@ -139,6 +159,7 @@ impl Running {
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
+        tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
 
         let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
         let membership = joined.as_ref().map(|joined| joined.membership.clone());
@@ -244,7 +265,8 @@ impl Joined {
     }
 }
 
-fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
+/// Where the hub is dialled: the configuration's word, else the token's.
+pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
     if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
 }
 
@@ -302,6 +324,7 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
         addresses: joined.map(|joined| joined.advertised.clone()).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dispatch: config.policies.dispatch.clone(),
+        splits: config.policies.splits,
         allocation: config.policies.allocation.clone(),
         catalogue: config.catalogue()?,
         seed: rand::random(),
@@ -344,6 +367,13 @@ async fn watch_machine(handle: Handle, tasks: Tasks) {
     let stop = tasks.cancelled();
     let mut probe = Probe::new();
     if handle.tell(AgentEvent::Machine(probe.machine())).await.is_err() {
+        return;
+    }
+    // A file of a hundred megabytes takes a moment to read.
+    let hashed = tokio::task::spawn_blocking(running_sha256).await;
+    if let Ok(Some(sha256)) = hashed
+        && handle.tell(AgentEvent::Binary(sha256)).await.is_err()
+    {
         return;
     }
     loop {

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
-const AGENT_FILE: &str = "agent.json";
+/// What the agent knows, written whenever something of it changes.
+pub const AGENT_FILE: &str = "agent.json";
 const MEMBER_FILE: &str = "member.json";
 /// Where a running agent answers, for the commands that ask it.
 const HTTP_FILE: &str = "http-address";

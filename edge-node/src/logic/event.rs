@@ -31,6 +31,8 @@ pub enum AgentEvent {
     Replicas(Vec<ReplicaReport>),
     /// What the machine is.
     Machine(Machine),
+    /// SHA-256 of the program file that runs.
+    Binary(String),
     /// How the machine is.
     Gauges(Gauges),
     /// The process shall end: take nothing new, tell the hub, finish what runs.

@@ -36,6 +36,9 @@ pub struct Persisted {
     pub neighbours: BTreeMap<NodeId, Neighbour>,
     /// Certificates that are no longer good, by serial number in hex.
     pub revoked: Vec<String>,
+    /// `host:port` of the broker that the hub named last; a host `hub` is the hub's own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub broker: String,
     /// Whether an operator wants this node empty.
     pub drain: bool,
 }

@@ -57,6 +57,11 @@ impl Reports {
         self.inventory.machine = machine;
     }
 
+    pub(super) fn binary(&mut self, sha256: String) {
+        self.inventory_due |= self.inventory.binary_sha256 != sha256;
+        self.inventory.binary_sha256 = sha256;
+    }
+
     /// Cores that the agent may use, as far as is known.
     pub(super) const fn cores(&self) -> Option<u32> {
         self.inventory.machine.cores

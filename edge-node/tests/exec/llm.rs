@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 const SEED: u64 = 11;
 
-struct Lab {
+pub(crate) struct Lab {
     tiny: Tiny,
     folder: TempDir,
 }
 
 impl Lab {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let lab = Self { tiny: Tiny::new(SEED), folder: TempDir::new().expect("a folder") };
         lab.tiny.write(&lab.path(), GgmlDType::F32);
         lab
@@ -31,12 +31,12 @@ impl Lab {
         self.folder.path().join("tiny.gguf")
     }
 
-    fn config(&self) -> LlmConfig {
+    pub(crate) fn config(&self) -> LlmConfig {
         let json = serde_json::json!({ "variant": "tiny", "path": self.path(), "slots": 3 });
         serde_json::from_value(json).expect("good")
     }
 
-    async fn engine(&self) -> Llm {
+    pub(crate) async fn engine(&self) -> Llm {
         let engine = Llm::start(self.config()).expect("starts");
         ready(&engine).await;
         engine

@@ -3,6 +3,7 @@
 
 #[path = "../canned/mod.rs"]
 mod canned;
+mod chain;
 mod desk;
 #[cfg(feature = "llama-cpp")]
 mod llamacpp;
@@ -10,5 +11,6 @@ mod llm;
 mod profiled;
 mod reference;
 mod smollm2;
+mod stages;
 mod tiny;
 mod upstream;

@@ -1,10 +1,13 @@
 //! The quick start's own model.
 
+use crate::chain::ask_chain;
 use crate::desk::{answer, ask, chat, greedy, plain, ready};
-use edge_node::exec::llm::{CacheForm, Llm, LlmConfig, load};
+use edge_node::exec::llm::{CacheForm, LayerSpan, Llm, LlmConfig, load};
 use edge_node::exec::{Engine, ExecEvent};
 use shared::wire::body::{Message, Prompt, Sampling};
+use shared::work::Precision;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -68,6 +71,55 @@ async fn a_resumed_stream_is_the_unbroken_one() {
             body.resume = whole.ids[..cut].to_vec();
             let rest = answer(&engine, body).await;
             assert_eq!((rest.ids.as_slice(), rest.end), (&whole.ids[cut..], whole.end), "cut at {cut} with {sampling:?}");
+        }
+    }
+}
+
+/// Prompts of different lengths and kinds.
+const PROMPTS: [&str; 16] = [
+    "What is Rust?",
+    "What are the days of the week?",
+    "Tell me about the tide.",
+    "Count from one to twenty.",
+    "Translate into French: the gate is open.",
+    "def fibonacci(n):",
+    "Why is the sky blue? Answer in one sentence.",
+    "List three fruits, then three vegetables, then three kinds of bread.",
+    "2 + 2 =",
+    "Grüße aus Köln! Wie heißt der Fluss?",
+    "Write a haiku about a lighthouse.",
+    "Explain to a child how a lock on a canal lifts a boat from low water to high water, and why no pump is needed for it.",
+    "hello hello hello hello hello hello hello hello",
+    "Who wrote the play about the prince of Denmark?",
+    "🙂🙃 what do these mean?",
+    "Give me a JSON object with the keys `name` and `age`.",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn split_in_two_it_equals_the_whole_on_sixteen_prompts_at_three_cuts() {
+    let Some(path) = path() else { return };
+    let part = async |layers| {
+        let engine = Llm::start(LlmConfig { layers, ..config(&path) }).expect("starts");
+        ready(&engine).await;
+        Arc::new(engine)
+    };
+    let body = |number: usize, text: &str| {
+        let warm = Sampling { temperature: 0.8, top_p: 0.95, seed: number as u64, repetition_penalty: 1.1, ..greedy(12) };
+        chat(text, if number.is_multiple_of(2) { greedy(12) } else { warm })
+    };
+    let whole = part(None).await;
+    let mut expected = Vec::new();
+    for (number, text) in PROMPTS.into_iter().enumerate() {
+        expected.push(answer(&*whole, body(number, text)).await);
+    }
+    drop(whole);
+    for cut in [7, 15, 24] {
+        let span = |from, to| Some(LayerSpan { from, to });
+        let engines = [part(span(0, cut)).await, part(span(cut, 30)).await];
+        for ((number, text), whole) in PROMPTS.into_iter().enumerate().zip(&expected) {
+            let split = ask_chain(&engines, &[0, cut, 30], body(number, text), Precision::F32).asked.all().await;
+            assert_eq!((&split.ids, &split.end), (&whole.ids, &whole.end), "cut at {cut}: {text}");
+            assert!(!split.ids.is_empty());
         }
     }
 }

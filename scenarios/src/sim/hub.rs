@@ -38,7 +38,7 @@ impl HubHost {
     pub(super) fn new(config: &UniverseConfig) -> Self {
         let store = Restored { services: config.services.clone(), ..Restored::default() };
         Self {
-            config: HubConfig { seed: config.seed, ..HubConfig::new(config.hub.clone()) },
+            config: HubConfig { seed: config.seed, splits: config.splits, ..HubConfig::new(config.hub.clone()) },
             life: 0,
             hub: None,
             store,
@@ -325,6 +325,6 @@ fn is_last(piece: &StreamPiece) -> bool {
         StreamPiece::News(event, _) => {
             matches!(event, AttemptEvent::Ended(..) | AttemptEvent::Failed(_) | AttemptEvent::Refused(..))
         }
-        StreamPiece::Header | StreamPiece::Body => false,
+        StreamPiece::Header | StreamPiece::Body | StreamPiece::Hidden | StreamPiece::Drawn | StreamPiece::Close => false,
     }
 }

@@ -298,6 +298,15 @@ impl Frame {
         Ok(bytes)
     }
 
+    /// How many bytes [`Self::encode`] makes of it.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        let mut count = Count(4);
+        // Counting does not fail.
+        let _ = ciborium::into_writer(self, &mut count);
+        count.0
+    }
+
     /// The frame in `item`, the bytes after the length.
     ///
     /// # Errors
@@ -307,6 +316,20 @@ impl Frame {
             return Err(BadFrame::TooLong(item.len()));
         }
         ciborium::de::from_reader_with_recursion_limit(item, 32).map_err(|error| BadFrame::Unreadable(error.to_string()))
+    }
+}
+
+/// Counts what is written.
+struct Count(usize);
+
+impl std::io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ mod residency;
 mod service;
 
 pub use header::ExecHeader;
-pub use layers::{HeldLayers, LayerRange, Precision};
+pub use layers::{HeldLayers, LayerRange, Precision, STAGES_MAX, chained};
 pub use needs::{Needs, Priority, Slo};
 pub use request::{Features, LlmRequest, PromptKind};
 pub use residency::{Residency, ResidencyBound};

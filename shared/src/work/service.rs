@@ -44,6 +44,17 @@ pub struct Variant {
     pub quality_source: String,
 }
 
+impl Variant {
+    /// Whether weights with this hash are this variant's, as far as both sides know theirs.
+    #[must_use]
+    pub fn may_weigh(&self, weights_sha256: Option<&str>) -> bool {
+        match (&self.weights_sha256, weights_sha256) {
+            (Some(wanted), Some(has)) => wanted.eq_ignore_ascii_case(has),
+            _ => true,
+        }
+    }
+}
+
 /// An alias with the variants behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

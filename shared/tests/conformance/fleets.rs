@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use shared::fleet::*;
 use shared::ids::*;
 use shared::plan::{Grant, Target};
-use shared::policy::dispatch::Scene;
+use shared::policy::dispatch::{Scene, SplitRules};
 use shared::units::*;
 use shared::work::*;
 use std::collections::BTreeMap;
@@ -162,6 +162,7 @@ impl Instance {
             suspects: &self.suspects,
             open: &self.open,
             stale_after: STALE_AFTER,
+            splits: SplitRules::default(),
             degraded: false,
             seed: 7,
         }

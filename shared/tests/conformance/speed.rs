@@ -7,7 +7,7 @@ use shared::fleet::*;
 use shared::ids::*;
 use shared::plan::{Grant, Target};
 use shared::policy::Budget;
-use shared::policy::dispatch::{self, DispatchEvent, Dispatcher, Pending, Scene};
+use shared::policy::dispatch::{self, DispatchEvent, Dispatcher, Pending, Scene, SplitRules};
 use shared::policy::offload::{self, Offloader};
 use shared::units::*;
 use shared::work::*;
@@ -131,6 +131,7 @@ fn speed_of_dispatch() {
         suspects: &BTreeMap::new(),
         open: &(1..9).map(|number| ((node(number * 20), variant(number % VARIANTS)), 1)).collect(),
         stale_after: STALE_AFTER,
+        splits: SplitRules::default(),
         degraded: false,
         seed: 1,
     };

@@ -52,6 +52,7 @@ fn inventory() -> Inventory {
         costs: costs(),
         addresses: vec!["10.0.0.5:7411".to_owned()],
         version: "0.1.0".to_owned(),
+        binary_sha256: String::new(),
     }
 }
 
@@ -134,7 +135,12 @@ fn record() -> Record {
         policy: "min-latency".to_owned(),
         verdict,
         others: vec![choice("eu/cloud/gpu-2")],
-        rejected: vec![Rejected { node: node("eu/site-7/edge-1"), variant: variant("smollm2-135m-q8"), reason: Reason::Busy }],
+        rejected: vec![Rejected {
+            node: node("eu/site-7/edge-1"),
+            variant: variant("smollm2-135m-q8"),
+            stages: Vec::new(),
+            reason: Reason::Busy,
+        }],
         counts: BTreeMap::from([("busy".to_owned(), 1)]),
         fingerprint: u64::MAX,
         grant: epoch(42),

@@ -3,6 +3,7 @@
 use super::config::CacheForm;
 use super::model::Shape;
 use candle_core::{DType, Device, Result, Tensor};
+use std::ops::Range;
 
 /// A cache grows by half, and at least by this many positions: small enough that a short chat holds little, large enough
 /// that copying on growth stays a small part of the work.
@@ -11,6 +12,8 @@ const GROWTH_MIN: usize = 256;
 /// Keys and values of one sequence.
 #[derive(Debug)]
 pub struct Cache {
+    /// Which layer the first of `layers` is.
+    first: usize,
     layers: Vec<LayerCache>,
     kv_heads: usize,
     head: usize,
@@ -27,15 +30,16 @@ struct LayerCache {
 }
 
 impl Cache {
-    pub(super) fn new(shape: &Shape, form: CacheForm) -> Self {
-        let layers = (0..shape.layers).map(|_| LayerCache::default()).collect();
-        let dtype = form.dtype();
-        Self { layers, kv_heads: shape.kv_heads, head: shape.head, context: shape.context, dtype }
+    /// An empty one for these layers.
+    pub(super) fn new(shape: &Shape, layers: Range<usize>, form: CacheForm) -> Self {
+        let (first, dtype) = (layers.start, form.dtype());
+        let layers = layers.map(|_| LayerCache::default()).collect();
+        Self { first, layers, kv_heads: shape.kv_heads, head: shape.head, context: shape.context, dtype }
     }
 
-    /// Bytes that a full context takes in all layers.
-    pub(super) fn bytes_max(shape: &Shape, form: CacheForm) -> u64 {
-        let sizes = [shape.layers, 2, shape.kv_heads, shape.head, shape.context, form.dtype().size_in_bytes()];
+    /// Bytes that a full context takes in so many layers.
+    pub(super) fn bytes_max(shape: &Shape, layers: usize, form: CacheForm) -> u64 {
+        let sizes = [layers, 2, shape.kv_heads, shape.head, shape.context, form.dtype().size_in_bytes()];
         sizes.iter().fold(1, |product, size| product.saturating_mul(*size as u64))
     }
 
@@ -50,7 +54,9 @@ impl Cache {
     pub(super) fn append(&mut self, layer: usize, start: usize, key: &Tensor, value: &Tensor) -> Result<(Tensor, Tensor)> {
         let (kv_heads, tokens, head) = key.dims3()?;
         let (dtype, context) = (self.dtype, self.context);
-        let Some(layer) = self.layers.get_mut(layer) else { candle_core::bail!("no cache for layer {layer}") };
+        let Some(layer) = layer.checked_sub(self.first).and_then(|at| self.layers.get_mut(at)) else {
+            candle_core::bail!("no cache for layer {layer}")
+        };
         if layer.length != start || start + tokens > context {
             candle_core::bail!("cache holds {} of {context} positions, {tokens} more came at {start}", layer.length)
         }

@@ -38,6 +38,10 @@ pub struct LlmConfig {
     /// Form of the key-value cache.
     #[serde(default)]
     pub cache: CacheForm,
+    /// The layers that this node holds, such as `"0..15"`; all when absent. The others are then held elsewhere, and a request
+    /// passes through all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerSpan>,
     /// A reader that has not drained its sink for so long loses its slot, in milliseconds.
     #[serde(default = "stall_default")]
     pub stall_ms_max: u64,
@@ -70,6 +74,39 @@ pub enum WeightForm {
     Q4_0,
     /// Exact.
     F32,
+}
+
+/// Layers `from` up to, not including, `to`, counted from 0. Written `"0..15"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LayerSpan {
+    /// The first.
+    pub from: u16,
+    /// The one after the last.
+    pub to: u16,
+}
+
+/// A text that names no layers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("layers `{0}`: want a range such as `0..15`: the first layer, counted from 0, and the one after the last")]
+pub struct BadSpan(String);
+
+impl TryFrom<String> for LayerSpan {
+    type Error = BadSpan;
+
+    fn try_from(text: String) -> Result<Self, BadSpan> {
+        let ends = text.split_once("..").and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
+        match ends {
+            Some((from, to)) if from < to => Ok(Self { from, to }),
+            _ => Err(BadSpan(text)),
+        }
+    }
+}
+
+impl From<LayerSpan> for String {
+    fn from(LayerSpan { from, to }: LayerSpan) -> Self {
+        format!("{from}..{to}")
+    }
 }
 
 /// Form of the key-value cache in memory.
@@ -147,8 +184,8 @@ pub enum ModelError {
     },
     /// It would not fit.
     #[error(
-        "not enough memory: {weights} for weights and {cache} for {slots} x {context} of cache exceed the {budget} that are {origin}; \
-         use fewer slots, a shorter context or a smaller model"
+        "not enough memory: needs {} ({weights} for weights and {cache} for {slots} x {context} of cache), and {budget} are {origin}; \
+         use fewer slots, a shorter context or a smaller model, or let `layers` split it over nodes", *weights + *cache
     )]
     Memory {
         /// For weights, as loaded.

@@ -4,10 +4,12 @@ use super::cache::Cache;
 use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError, WeightForm};
 use super::family::Family;
 use super::gguf::Gguf;
-use super::model::{Layer, Model, Rotation, Shape, Traits};
+use super::model::{Head, Layer, Model, Rotation, Shape, Traits};
+use candle_core::quantized::gguf_file::TensorInfo;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Tensor};
 use shared::units::{Bytes, Tokens};
+use shared::work::LayerRange;
 use std::sync::Arc;
 
 /// No dimension of a model that one machine runs is larger: above it, the file is damaged, and products would overflow.
@@ -20,7 +22,7 @@ fn loaded_form(wish: WeightForm, name: &str, stored: GgmlDType, dims: &[usize]) 
     match wish {
         _ if dims.len() < 2 => GgmlDType::F32,
         WeightForm::Q8_0 => GgmlDType::Q8_0,
-        WeightForm::Q4_0 if name != "token_embd.weight" => GgmlDType::Q4_0,
+        WeightForm::Q4_0 if name != EMBEDDING => GgmlDType::Q4_0,
         WeightForm::F32 => GgmlDType::F32,
         WeightForm::Auto | WeightForm::Q4_0 => match stored {
             GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 | GgmlDType::Q8_1 => GgmlDType::Q8_0,
@@ -53,16 +55,17 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    fn new(gguf: &Gguf, shape: &Shape, config: &LlmConfig) -> Self {
-        let tensors: u64 = gguf
-            .tensors()
-            .map(|(name, info)| {
-                let dims = info.shape.dims();
-                loaded_bytes(loaded_form(config.weights, name, info.ggml_dtype, dims), dims)
-            })
-            .fold(0, u64::saturating_add);
+    fn new(gguf: &Gguf, shape: &Shape, held: LayerRange, config: &LlmConfig) -> Self {
+        let tied = !gguf.has(HEAD);
+        let size = |(name, info): (&str, &TensorInfo)| {
+            let dims = info.shape.dims();
+            loaded_bytes(loaded_form(config.weights, name, info.ggml_dtype, dims), dims)
+        };
+        let tensors = gguf.tensors().filter(|(name, _)| needed(name, held, tied));
+        let tensors: u64 = tensors.map(size).fold(0, u64::saturating_add);
         let rotation = (shape.context * shape.head * 4) as u64;
-        let cache = Cache::bytes_max(shape, config.cache).saturating_mul(u64::from(config.slots));
+        let layers = usize::from(held.count());
+        let cache = Cache::bytes_max(shape, layers, config.cache).saturating_mul(u64::from(config.slots));
         Self { weights: Bytes(tensors + rotation), cache: Bytes(cache) }
     }
 
@@ -81,6 +84,36 @@ impl Footprint {
         let context = Tokens(u32::try_from(shape.context).unwrap_or(u32::MAX));
         Err(ModelError::Memory { weights: self.weights, cache: self.cache, slots: config.slots, context, budget, origin })
     }
+}
+
+/// The tensor that turns tokens into hidden states.
+const EMBEDDING: &str = "token_embd.weight";
+/// The one that turns hidden states into logits; the embedding where it is absent.
+const HEAD: &str = "output.weight";
+/// The norm before it.
+const HEAD_NORM: &str = "output_norm.weight";
+
+/// Whether a tensor is needed for these layers.
+fn needed(name: &str, held: LayerRange, tied: bool) -> bool {
+    match name {
+        EMBEDDING => held.is_first() || (held.is_last() && tied),
+        HEAD | HEAD_NORM => held.is_last(),
+        _ => {
+            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).and_then(|(layer, _)| layer.parse().ok());
+            layer.is_none_or(|layer: u16| (held.from..held.to).contains(&layer))
+        }
+    }
+}
+
+/// The layers that are to be held.
+fn held(gguf: &Gguf, shape: &Shape, config: &LlmConfig) -> Result<LayerRange, ModelError> {
+    let of = u16::try_from(shape.layers).map_err(|_| gguf.damaged(format!("{} layers", shape.layers)))?;
+    let Some(span) = config.layers else { return Ok(LayerRange::whole(of)) };
+    let held = LayerRange { from: span.from, to: span.to, of };
+    if held.valid() {
+        return Ok(held);
+    }
+    Err(gguf.unsupported(format!("layers {}..{}: the model has {of}, want a range within 0..{of}", span.from, span.to)))
 }
 
 /// Memory that programs can still take, within the limit of the control group if there is one. Where the system does not
@@ -142,53 +175,67 @@ fn context(gguf: &Gguf, family: Family, config: &LlmConfig) -> Result<usize, Mod
     Ok(wanted)
 }
 
-/// Loads the model, after its memory was found to fit.
+/// What the model, or the configured layers of it, would take; an error when it would not fit.
+pub(super) fn measure(gguf: &Gguf, config: &LlmConfig) -> Result<Footprint, ModelError> {
+    let shape = shape(gguf, config)?;
+    let footprint = Footprint::new(gguf, &shape, held(gguf, &shape, config)?, config);
+    footprint.check(&shape, config)?;
+    Ok(footprint)
+}
+
+/// Loads the model, or the configured layers of it, after its memory was found to fit.
 pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool) -> Result<(Model, Footprint), ModelError> {
     let shape = shape(gguf, config)?;
-    let footprint = Footprint::new(gguf, &shape, config);
+    let held = held(gguf, &shape, config)?;
+    let footprint = Footprint::new(gguf, &shape, held, config);
     footprint.check(&shape, config)?;
 
-    let Shape { hidden, heads, kv_heads, head, inner, vocabulary, .. } = shape;
-    let embedding = Arc::new(weight(gguf, config.weights, "token_embd.weight", &[vocabulary, hidden])?);
     let mut layers = Vec::new();
-    for index in 0..shape.layers {
+    for index in held.from..held.to {
         if !go_on() {
             return Err(ModelError::Stopped);
         }
-        let name = |part: &str| format!("blk.{index}.{part}.weight");
-        layers.push(Layer {
-            attention_norm: norm(gguf, &name("attn_norm"), hidden)?,
-            query: product(gguf, config.weights, &name("attn_q"), &[heads * head, hidden])?,
-            key: product(gguf, config.weights, &name("attn_k"), &[kv_heads * head, hidden])?,
-            value: product(gguf, config.weights, &name("attn_v"), &[kv_heads * head, hidden])?,
-            traits: traits(gguf, &shape, index)?,
-            output: product(gguf, config.weights, &name("attn_output"), &[hidden, heads * head])?,
-            inner_norm: norm(gguf, &name("ffn_norm"), hidden)?,
-            gate: product(gguf, config.weights, &name("ffn_gate"), &[inner, hidden])?,
-            up: product(gguf, config.weights, &name("ffn_up"), &[inner, hidden])?,
-            down: product(gguf, config.weights, &name("ffn_down"), &[hidden, inner])?,
-        });
+        layers.push(layer(gguf, &shape, config.weights, index)?);
     }
-    let embedding = QMatMul::from_arc(embedding)?;
-    // Tied weights: the head is the embedding, in the same memory.
-    let head = if gguf.has("output.weight") {
-        product(gguf, config.weights, "output.weight", &[vocabulary, hidden])?
+    let table = [shape.vocabulary, shape.hidden];
+    let tied = !gguf.has(HEAD);
+    let embedding = if needed(EMBEDDING, held, tied) {
+        Some(QMatMul::from_arc(Arc::new(weight(gguf, config.weights, EMBEDDING, &table)?))?)
     } else {
-        embedding.clone()
+        None
     };
-    let model = Model {
-        norm: norm(gguf, "output_norm.weight", hidden)?,
-        rotation: rotation(gguf, &shape)?,
-        shape,
-        embedding,
-        layers,
-        head,
+    let head = match &embedding {
+        _ if !held.is_last() => None,
+        // Tied weights: the head is the embedding, in the same memory.
+        Some(embedding) if tied => Some(embedding.clone()),
+        _ => Some(product(gguf, config.weights, HEAD, &table)?),
     };
+    let head =
+        head.map(|product| Ok::<_, ModelError>(Head { norm: norm(gguf, HEAD_NORM, shape.hidden)?, product })).transpose()?;
+    let embedding = embedding.filter(|_| held.is_first());
+    let model = Model { rotation: rotation(gguf, &shape)?, shape, held, embedding, layers, head };
     Ok((model, footprint))
 }
 
+fn layer(gguf: &mut Gguf, shape: &Shape, wish: WeightForm, index: u16) -> Result<Layer, ModelError> {
+    let Shape { hidden, heads, kv_heads, head, inner, .. } = *shape;
+    let name = |part: &str| format!("blk.{index}.{part}.weight");
+    Ok(Layer {
+        attention_norm: norm(gguf, &name("attn_norm"), hidden)?,
+        query: product(gguf, wish, &name("attn_q"), &[heads * head, hidden])?,
+        key: product(gguf, wish, &name("attn_k"), &[kv_heads * head, hidden])?,
+        value: product(gguf, wish, &name("attn_v"), &[kv_heads * head, hidden])?,
+        traits: traits(gguf, shape, index)?,
+        output: product(gguf, wish, &name("attn_output"), &[hidden, heads * head])?,
+        inner_norm: norm(gguf, &name("ffn_norm"), hidden)?,
+        gate: product(gguf, wish, &name("ffn_gate"), &[inner, hidden])?,
+        up: product(gguf, wish, &name("ffn_up"), &[inner, hidden])?,
+        down: product(gguf, wish, &name("ffn_down"), &[hidden, inner])?,
+    })
+}
+
 /// What sets a family's layer apart. Its tensors are there exactly where the family has them.
-fn traits(gguf: &mut Gguf, shape: &Shape, index: usize) -> Result<Traits, ModelError> {
+fn traits(gguf: &mut Gguf, shape: &Shape, index: u16) -> Result<Traits, ModelError> {
     let name = |part: &str| format!("blk.{index}.{part}");
     let Shape { family, heads, kv_heads, head, .. } = *shape;
     let biases = if family.has_biases() {

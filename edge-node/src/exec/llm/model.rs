@@ -7,6 +7,7 @@ use super::cache::Cache;
 use super::family::Family;
 use candle_core::quantized::QMatMul;
 use candle_core::{Device, Module, Result, Tensor};
+use shared::work::LayerRange;
 use std::ops::Range;
 
 /// Sizes of a model.
@@ -14,7 +15,7 @@ use std::ops::Range;
 pub struct Shape {
     /// Which kind of model.
     pub family: Family,
-    /// Transformer layers.
+    /// Transformer layers of the whole model, whether held here or not.
     pub layers: usize,
     /// Width of a hidden state.
     pub hidden: usize,
@@ -48,13 +49,21 @@ pub(super) struct Layer {
     pub(super) down: QMatMul,
 }
 
-/// A loaded model.
+/// What follows the last layer.
+pub(super) struct Head {
+    pub(super) norm: Tensor,
+    pub(super) product: QMatMul,
+}
+
+/// A loaded model, or some layers of it.
 pub struct Model {
     pub(super) shape: Shape,
-    pub(super) embedding: QMatMul,
+    pub(super) held: LayerRange,
+    /// With the first layer only.
+    pub(super) embedding: Option<QMatMul>,
     pub(super) layers: Vec<Layer>,
-    pub(super) norm: Tensor,
-    pub(super) head: QMatMul,
+    /// With the last layer only.
+    pub(super) head: Option<Head>,
     pub(super) rotation: Rotation,
 }
 
@@ -114,21 +123,35 @@ impl Model {
         &self.shape
     }
 
+    /// The layers that it holds.
+    #[must_use]
+    pub fn held(&self) -> LayerRange {
+        self.held
+    }
+
+    /// The same, as indices.
+    pub(super) fn layers(&self) -> Range<usize> {
+        usize::from(self.held.from)..usize::from(self.held.to)
+    }
+
     /// An empty cache for one sequence.
     #[must_use]
     pub fn cache(&self, form: super::CacheForm) -> Cache {
-        Cache::new(&self.shape, form)
+        Cache::new(&self.shape, self.layers(), form)
     }
 
     /// Tokens to hidden states, (tokens, hidden).
     ///
     /// # Errors
-    /// Whatever the computation says; an id outside the vocabulary.
+    /// Whatever the computation says; an id outside the vocabulary; a model without its first layer.
     pub fn embed(&self, ids: &[u32]) -> Result<Tensor> {
         if let Some(id) = ids.iter().find(|id| **id as usize >= self.shape.vocabulary) {
             candle_core::bail!("token {id} is outside the vocabulary of {}", self.shape.vocabulary)
         }
-        self.embedding.embedding(&Tensor::new(ids, &Device::Cpu)?)
+        let Some(embedding) = &self.embedding else {
+            candle_core::bail!("layers {} turn no tokens into hidden states", self.held)
+        };
+        embedding.embedding(&Tensor::new(ids, &Device::Cpu)?)
     }
 
     /// Runs a range of layers on the hidden states of tokens that stand at position `start` and after. The cache must hold
@@ -138,8 +161,10 @@ impl Model {
     /// Whatever the computation says; layers that do not exist; positions that do not fit cache or context.
     pub fn forward(&self, layers: Range<usize>, hidden: &Tensor, start: usize, cache: &mut Cache) -> Result<Tensor> {
         let tokens = hidden.dim(0)?;
-        let Some(chosen) = self.layers.get(layers.clone()) else {
-            candle_core::bail!("layers {layers:?} of {}", self.layers.len())
+        let first = usize::from(self.held.from);
+        let within = layers.start.checked_sub(first).zip(layers.end.checked_sub(first));
+        let Some(chosen) = within.and_then(|(from, to)| self.layers.get(from..to)) else {
+            candle_core::bail!("layers {layers:?}, but {} are held", self.held)
         };
         if start + tokens > self.shape.context {
             candle_core::bail!("{tokens} tokens after position {start} exceed the context of {}", self.shape.context)
@@ -195,10 +220,11 @@ impl Model {
     /// Logits of the token after the last of these hidden states.
     ///
     /// # Errors
-    /// Whatever the computation says.
+    /// Whatever the computation says; a model without its last layer.
     pub fn logits(&self, hidden: &Tensor) -> Result<Vec<f32>> {
+        let Some(head) = &self.head else { candle_core::bail!("layers {} draw no tokens", self.held) };
         let last = hidden.narrow(0, hidden.dim(0)?.saturating_sub(1), 1)?;
-        let normed = candle_nn::ops::rms_norm(&last.contiguous()?, &self.norm, self.shape.epsilon)?;
-        self.head.forward(&normed)?.flatten_all()?.to_vec1()
+        let normed = candle_nn::ops::rms_norm(&last.contiguous()?, &head.norm, self.shape.epsilon)?;
+        head.product.forward(&normed)?.flatten_all()?.to_vec1()
     }
 }

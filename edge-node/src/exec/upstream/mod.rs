@@ -10,10 +10,12 @@ mod ask;
 mod config;
 mod health;
 mod managed;
+mod probe;
 mod run;
 
 pub use config::{MANAGED_URL, Secret, UpstreamConfig};
 pub use managed::{ManagedConfig, sweep};
+pub use probe::{ProbeError, probe};
 
 use super::config::{StartError, check_slots};
 use super::hold::Hold;

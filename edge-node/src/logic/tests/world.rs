@@ -61,6 +61,7 @@ pub(super) fn config() -> AgentConfig {
         addresses: vec!["127.0.0.1:1".to_owned()],
         version: "test".to_owned(),
         dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
+        splits: shared::policy::dispatch::SplitRules::default(),
         allocation: DispatchSetting { policy: "equal".to_owned(), config: serde_json::Value::Null },
         catalogue: catalogue(),
         seed: 5,

@@ -1,6 +1,6 @@
 //! A little fleet around one ingress, for tests that read like stories.
 
-use super::{Action, Assessment, DispatchEvent, DispatchPolicy, Pending, Scene};
+use super::{Action, Assessment, DispatchEvent, DispatchPolicy, Pending, Scene, SplitRules};
 use crate::fleet::{
     Costs, FleetDelta, FleetView, Hop, Load, NodeState, PathReport, Profile, ProfileSource, ReplicaReport, ReplicaState, Tier,
 };
@@ -167,6 +167,7 @@ impl Story {
             suspects: &self.suspects,
             open: &self.open,
             stale_after: Micros::from_secs(15),
+            splits: SplitRules::default(),
             degraded: false,
             seed: 0,
         }

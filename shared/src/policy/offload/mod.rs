@@ -2,6 +2,7 @@
 //! an edge, by the hub, or by the edge itself while cut off.
 
 pub mod all_with_replica;
+mod chains;
 mod path;
 
 pub use all_with_replica::AllWithReplica;

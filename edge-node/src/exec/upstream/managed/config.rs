@@ -104,6 +104,15 @@ impl ManagedConfig {
         Ok(())
     }
 
+    /// Whether there is such a program.
+    pub(in crate::exec::upstream) fn found(&self) -> bool {
+        if self.command.components().count() > 1 {
+            return self.folder.as_ref().map_or_else(|| self.command.clone(), |folder| folder.join(&self.command)).is_file();
+        }
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&paths).any(|folder| folder.join(&self.command).is_file())
+    }
+
     /// What tells this server from one that was started otherwise: all of what it is started with.
     pub(super) fn hash(&self, model: &str) -> String {
         let mut hash = Sha256::new();
@@ -174,6 +183,13 @@ mod tests {
         ] {
             let error = config(more).check(&variant, url).expect_err(field).to_string();
             assert!(error.contains(field), "{error}");
+        }
+    }
+
+    #[test]
+    fn programs_are_found_by_path_or_name() {
+        for (command, found) in [("sh", true), ("/bin/sh", true), ("no-such-server", false), ("/no/such/server", false)] {
+            assert_eq!(config(json!({ "command": command })).found(), found, "{command}");
         }
     }
 
