@@ -15,6 +15,8 @@ impl Patient<'_> {
             findings.extend(match engine {
                 #[cfg(feature = "llm")]
                 EngineConfig::Llm(config) => Some(model(config, self.runs).await),
+                #[cfg(feature = "llm")]
+                EngineConfig::LlamaCpp(config) => Some(llama_cpp(config)),
                 EngineConfig::Upstream(config) => Some(upstream(config).await),
                 EngineConfig::Profiled(_) => None,
             });
@@ -67,6 +69,20 @@ async fn model(config: &crate::exec::llm::LlmConfig, runs: bool) -> Finding {
         }
         Ok(Err(error)) => fail(error.to_string(), "read the log of the agent"),
         Err(error) => fail(error.to_string(), "report this: the check itself failed"),
+    }
+}
+
+/// What llama.cpp makes of a file only loading it tells.
+#[cfg(feature = "llm")]
+fn llama_cpp(config: &crate::exec::llm::llamacpp::LlamaCppConfig) -> Finding {
+    let variant = &config.variant;
+    if cfg!(not(feature = "llama-cpp")) {
+        let seen = format!("`{variant}`: this program was built without `llama-cpp`");
+        return Finding::fail("model", seen, "build it with `--features llama-cpp`, or use the engine `llm`");
+    }
+    match config.check_file() {
+        Ok(()) => Finding::ok("model", format!("`{variant}`: {} is there", config.path.display())),
+        Err(error) => Finding::fail("model", error.to_string(), "bring the file, or correct `path` of that engine"),
     }
 }
 
