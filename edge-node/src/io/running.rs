@@ -117,7 +117,7 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
-        Self::begin(config, || start_engines(config), capture).await
+        Self::begin(config, None, capture).await
     }
 
     /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
@@ -126,14 +126,10 @@ impl Running {
     /// [`StartError`] says what is in the way.
     pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
         let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
-        Self::begin(config, || Ok(Arc::new(engines)), None).await
+        Self::begin(config, Some(Arc::new(engines)), None).await
     }
 
-    async fn begin(
-        config: &Config,
-        engines: impl FnOnce() -> Result<Engines, StartError>,
-        capture: Option<PathBuf>,
-    ) -> Result<Self, StartError> {
+    async fn begin(config: &Config, engines: Option<Engines>, capture: Option<PathBuf>) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
@@ -141,7 +137,10 @@ impl Running {
         let joined = join_state(config, folder.path()).await?;
         config.check_keys(joined.is_some() || !super::keys::load(folder.path())?.is_empty())?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = engines()?;
+        let engines = match engines {
+            Some(engines) => engines,
+            None => start_engines(config, folder.path()).await?,
+        };
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
@@ -352,10 +351,12 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
     })
 }
 
-fn start_engines(config: &Config) -> Result<Engines, StartError> {
+async fn start_engines(config: &Config, state: &Path) -> Result<Engines, StartError> {
+    let managed = config.engines.iter().filter(|engine| engine.managed()).map(|engine| engine.variant().clone());
+    exec::upstream::sweep(state, &managed.collect()).await;
     let mut engines = BTreeMap::new();
     for engine in &config.engines {
-        engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
+        engines.insert(engine.variant().clone(), exec::start(engine.clone(), state)?);
     }
     Ok(Arc::new(engines))
 }

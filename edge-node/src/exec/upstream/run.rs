@@ -144,7 +144,7 @@ impl Shared {
     /// Sends the request, and judges the head of the answer.
     async fn ask(&self, header: &ExecHeader, body: &Body) -> Result<reqwest::Response, Failure> {
         let document = ask::document(&self.config, header, body)?;
-        let url = self.config.call(ask::path(header.kind)).map_err(|error| Failure::Engine(error.to_string()))?;
+        let url = self.call(ask::path(header.kind)).map_err(|error| Failure::Engine(error.to_string()))?;
         let request = self.authorised(self.client.post(url)).json(&document).send();
         let response = match tokio::time::timeout(self.silence_max(), request).await {
             Ok(Ok(response)) => response,

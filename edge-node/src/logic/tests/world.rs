@@ -31,6 +31,7 @@ pub(super) fn replica() -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new("small").expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 1, ..Load::default() },
         memory: Bytes(0),
