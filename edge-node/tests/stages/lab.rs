@@ -8,7 +8,7 @@ use edge_node::io::store::Member;
 use edge_node::logic::{Neighbour, Persisted};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
-use shared::fleet::Hop;
+use shared::fleet::{Hop, Transport};
 use shared::ids::{AttemptId, Instance, NodeId, PlanEpoch, RequestId, ScopeId, ServiceId, VariantId};
 use shared::plan::{Failure, Layer, OffloadRow, Plan, PlanRows, Stage, Target};
 use shared::units::{Bytes, Fraction, Micros, Tokens};
@@ -80,7 +80,7 @@ impl Lab {
         let (any, clock) = ("127.0.0.1:0".parse().expect("an address"), CertClock::load(&PathBuf::from("/nowhere")));
         let identity = self.identity(name);
         let endpoint = Endpoint::bind(any, &identity, Admit::Members, &clock, &ResetSecret::random()).expect("a socket");
-        let link = endpoint.connect(address, &node(agent)).await.expect("connected");
+        let link = endpoint.connect(address, &node(agent), Transport::Quic).await.expect("connected");
         let mut control = link.open().await.expect("open");
         control.writer.write(&Frame::Hello(hello(name))).await.expect("said");
         assert!(matches!(control.reader.read().await, Ok(Some(Frame::Welcome(_)))));

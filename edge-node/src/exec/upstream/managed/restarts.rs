@@ -1,7 +1,7 @@
 //! When a server that ended is started again.
 
 use super::ManagedConfig;
-use crate::logic::Backoff;
+use shared::backoff::Backoff;
 use shared::units::Micros;
 use std::collections::VecDeque;
 use std::time::Duration;
