@@ -4,7 +4,7 @@ use crate::logic::NodeStatus;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use shared::estimate::Estimate;
-use shared::fleet::{Hop, ReplicaState};
+use shared::fleet::{Hop, ReplicaState, Transport};
 use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
 use shared::units::Micros;
 use shared::work::{Needs, Residency};
@@ -61,6 +61,12 @@ fn uplink(status: &NodeStatus) -> String {
     if let Some(rtt) = uplink.rtt {
         text += &format!(", round trip {rtt}");
     }
+    if let Some(transport) = uplink.transport {
+        text += &format!(", over {}", transport.name());
+    }
+    if let Some(why) = &uplink.avoids_quic {
+        text += &format!(" (QUIC is not taken: {why})");
+    }
     if uplink.state == "up" {
         text += if uplink.broker { ", broker connected" } else { ", broker not connected" };
     }
@@ -107,11 +113,12 @@ fn plans(status: &NodeStatus) -> Option<String> {
 }
 
 fn peers(status: &NodeStatus) -> Option<String> {
-    let mut table = table(["peer", "state", "round trip", "last loss"]);
+    let mut table = table(["peer", "state", "round trip", "over", "last loss"]);
     for peer in &status.peers {
         let state = peer.up_for.map_or_else(|| "not connected".to_owned(), |up| format!("up for {up}"));
         let rtt = peer.rtt.map(|rtt| rtt.to_string()).unwrap_or_default();
-        table.add_row([peer.node.to_string(), state, rtt, peer.last_loss.clone().unwrap_or_default()]);
+        let over = peer.transport.map_or("", Transport::name).to_owned();
+        table.add_row([peer.node.to_string(), state, rtt, over, peer.last_loss.clone().unwrap_or_default()]);
     }
     (!status.peers.is_empty()).then(|| table.to_string())
 }

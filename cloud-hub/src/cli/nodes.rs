@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::logic::{NodeRow, ReplicaRow};
 use crate::store::{Certified, NodeRow as Registered};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+use shared::fleet::Transport;
 use shared::ids::NodeId;
 use shared::policy;
 use shared_net::say;
@@ -56,7 +57,19 @@ fn binary(row: &NodeRow) -> String {
 fn live(rows: &[Certified<NodeRow>]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
-    table.set_header(["node", "tier", "state", "heard", "rtt", "replicas", "labels", "cert left", "binary", "last fault"]);
+    table.set_header([
+        "node",
+        "tier",
+        "state",
+        "heard",
+        "rtt",
+        "over",
+        "replicas",
+        "labels",
+        "cert left",
+        "binary",
+        "last fault",
+    ]);
     for Certified { node: row, certificate_expires } in rows {
         let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
         let replicas: Vec<_> = row.replicas.iter().map(replica).collect();
@@ -66,6 +79,7 @@ fn live(rows: &[Certified<NodeRow>]) -> Table {
             state,
             row.heard_ago.map_or_else(|| "never".to_owned(), |ago| format!("{ago} ago")),
             row.rtt.map_or_else(String::new, |rtt| rtt.to_string()),
+            row.transport.map_or("", Transport::name).to_owned(),
             replicas.join("\n"),
             labels(&row.labels),
             left(*certificate_expires),

@@ -1,7 +1,7 @@
 //! Rows for people and their tools: what the admin API shows. Rendered when read, never kept.
 
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Inventory, Load, NodeState, ReplicaState, Tier};
+use shared::fleet::{Inventory, Load, NodeState, ReplicaState, Tier, Transport};
 use shared::ids::{Instance, NodeId, PlanEpoch, ServiceId, SessionEpoch, VariantId};
 use shared::plan::{Layer, Plan};
 use shared::units::{Joules, MicroDollars, Micros};
@@ -36,6 +36,9 @@ pub struct NodeRow {
     pub report_age: Option<Micros>,
     /// Round-trip time of its connection.
     pub rtt: Option<Micros>,
+    /// What carries its connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
     /// What is loaded there.
     pub replicas: Vec<ReplicaRow>,
     /// What it did with each layer's plan.

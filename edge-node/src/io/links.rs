@@ -5,7 +5,7 @@ use crate::logic::LinkId;
 use shared::fleet::Hop;
 use shared::ids::NodeId;
 use shared::wire::frame::{Goodbye, Hello, Pulse};
-use shared_net::quic::{Code, Link};
+use shared_net::link::{Code, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

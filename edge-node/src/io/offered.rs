@@ -14,7 +14,7 @@ use shared::wire::body::{BODY_BYTES_MAX, BadBody};
 use shared::wire::frame::{End, Hidden};
 use shared::wire::{Body, Frame, StageBody};
 use shared::work::ExecHeader;
-use shared_net::quic::{Code, FrameReader, FrameWriter, Stream};
+use shared_net::link::{Code, FrameReader, FrameWriter, Stream};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -272,7 +272,7 @@ impl Guest {
     }
 
     /// Writes a last frame and waits until the ingress has it, since dropping the stream early would take it back.
-    async fn say_last(&mut self, frame: &Frame) -> Result<(), shared_net::quic::StreamError> {
+    async fn say_last(&mut self, frame: &Frame) -> Result<(), shared_net::link::StreamError> {
         self.stream.writer.write(frame).await?;
         self.stream.writer.finish().await?;
         drop(timeout(HEADER_MAX, self.stream.writer.stopped()).await);

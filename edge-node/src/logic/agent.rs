@@ -1,6 +1,5 @@
 //! The agent: its parts, and how an event goes through them.
 
-use super::backoff::earliest;
 use super::peers::{Peers, Surroundings};
 use super::plans::Plans;
 use super::shares::Shares;
@@ -9,6 +8,7 @@ use super::uplink::Uplink;
 use super::view::View;
 use super::{AgentEffect, AgentEvent, NodeStatus, Persisted};
 use serde::{Deserialize, Serialize};
+use shared::backoff::earliest;
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
 use shared::ids::{Instance, NodeId, SessionEpoch};
 use shared::plan::DispatchSetting;
@@ -286,6 +286,10 @@ impl Agent {
         }
         let change = self.uplink.tick(now, out);
         self.follow_uplink(now, change, out);
+        if self.uplink.must_move() {
+            let hello = self.hello();
+            self.uplink.begin_move(now, hello, out);
+        }
         let acks = self.plans.tick(now);
         self.reports.acks(acks);
         let mut deltas = Vec::new();

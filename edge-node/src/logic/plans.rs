@@ -1,8 +1,8 @@
 //! The plans that this node holds: one a layer, fenced by epoch, applied in the order of the layers, answered each.
 
-use super::backoff::earliest;
 use super::{Persisted, PlanStatus};
 use serde::{Deserialize, Serialize};
+use shared::backoff::earliest;
 use shared::ids::{NodeId, PlanEpoch};
 use shared::plan::{AllocationRow, DispatchSetting, Grant, Layer, OffloadRow, PlacementRow, Plan, PlanRows, Target};
 use shared::policy::BadPolicy;

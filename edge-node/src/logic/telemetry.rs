@@ -1,9 +1,9 @@
 //! What this node tells its hub of itself, and when: what it is when that changes, how it is each heartbeat and when it matters.
 
-use super::backoff::earliest;
 use super::spool::Spool;
 use super::{AgentEffect, Gauges, Publication, SpoolStatus};
 use serde::{Deserialize, Serialize};
+use shared::backoff::earliest;
 use shared::fleet::{Inventory, Load, Machine, PathReport, ReplicaReport, ReplicaState, Telemetry};
 use shared::ids::{NodeId, VariantId};
 use shared::plan::Record;

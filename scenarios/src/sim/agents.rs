@@ -135,7 +135,9 @@ impl Universe {
         let party = self.agents[host].party(host);
         match effect {
             AgentEffect::Request(effect) => self.agent_request(host, effect),
-            AgentEffect::Dial(number, hello) => self.dial_hub(host, number, *hello),
+            AgentEffect::Dial(number, _, hello) => self.dial_hub(host, number, *hello),
+            // Every path here carries alike, so there is nothing to move for.
+            AgentEffect::Move { .. } | AgentEffect::StayHere | AgentEffect::Retire | AgentEffect::Look(_) => {}
             AgentEffect::HangUp(goodbye) => {
                 if let Some(id) = self.net.uplink(&party) {
                     self.close(id, &Ended::Goodbye(goodbye));
@@ -150,7 +152,7 @@ impl Universe {
                 }
             }
             AgentEffect::Publish(session, publication) => self.publish(host, session, *publication),
-            AgentEffect::DialPeer { node, addresses, hello } => self.dial_peer(host, &node, &addresses, *hello),
+            AgentEffect::DialPeer { node, addresses, hello, .. } => self.dial_peer(host, &node, &addresses, *hello),
             AgentEffect::HangUpPeer(_, link, goodbye) => {
                 if let Some(id) = self.net.peer(&party, link) {
                     self.close(id, &Ended::Goodbye(goodbye));
@@ -161,7 +163,8 @@ impl Universe {
             AgentEffect::TellPeer(_, link, hello) => {
                 self.send_peer(&party, link, |link| PeerEvent::Replicas(link, hello.replicas));
             }
-            AgentEffect::Revoked(_) => {}
+            // Nobody asks over HTTP here.
+            AgentEffect::Keys(_) | AgentEffect::Revoked(_) => {}
             AgentEffect::Persist(persisted) => self.agents[host].persisted = Some(*persisted),
         }
     }
@@ -279,9 +282,9 @@ impl Universe {
         let id = self.net.open(ends, Purpose::Peer { names }, delay, vec![host, other]);
         let rtt = delay + delay;
         let held = self.agents[other].spec.engines.iter().map(Truth::report).collect();
-        let up = PeerEvent::Up { link: theirs, rtt, replicas: hello.replicas };
+        let up = PeerEvent::Up { link: theirs, rtt, replicas: hello.replicas, transport: None };
         self.send(id, 1, Parcel::ToAgent(AgentEvent::Peer(me, up)));
-        let up = PeerEvent::Up { link: mine, rtt, replicas: held };
+        let up = PeerEvent::Up { link: mine, rtt, replicas: held, transport: None };
         self.later(rtt, Step::Agent(host, life, AgentEvent::Peer(node.clone(), up)));
     }
 

@@ -1,5 +1,7 @@
 //! Families of models: what sets them apart beside their sizes.
 
+use edge_kernels::Pairing;
+
 /// A family, by the architecture that a GGUF file names. Models of Mistral and SmolLM are `llama` there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -46,9 +48,11 @@ impl Family {
         matches!(self, Self::Qwen3)
     }
 
-    /// Whether positions rotate numbers that lie next to each other, else those that lie half a head apart. GGUF files hold
-    /// llama's weights permuted for the former.
-    pub(super) const fn rotates_neighbours(self) -> bool {
-        matches!(self, Self::Llama)
+    /// Which numbers of a head positions rotate together. GGUF files hold llama's weights permuted for neighbours.
+    pub(super) const fn pairing(self) -> Pairing {
+        match self {
+            Self::Llama => Pairing::Neighbours,
+            Self::Qwen2 | Self::Qwen3 => Pairing::Halves,
+        }
     }
 }

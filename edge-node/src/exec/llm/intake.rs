@@ -1,7 +1,7 @@
 //! The hidden states that a later stage computes on, as they come from the stage before it.
 
 use super::hidden;
-use candle_core::Tensor;
+use super::model::States;
 use shared::plan::Failure;
 use shared::wire::frame::Hidden;
 use shared::work::Precision;
@@ -24,7 +24,7 @@ pub(super) struct Intake {
 
 /// Some rows.
 pub(super) struct Rows {
-    pub(super) hidden: Tensor,
+    pub(super) states: States,
     /// Whether a token shall be drawn after the last of them.
     pub(super) draw: bool,
 }
@@ -75,16 +75,16 @@ impl Intake {
     }
 
     /// Takes at most so many rows.
-    pub(super) fn take(&mut self, rows_max: usize) -> Option<candle_core::Result<Rows>> {
+    pub(super) fn take(&mut self, rows_max: usize) -> Option<Rows> {
         let to = self.used + self.waiting().min(rows_max.max(1));
         let frame = self.frame.as_ref()?;
         let last = to == usize::from(frame.count);
-        let rows = hidden::decode(frame, self.used, to, self.width, self.precision)?;
+        let states = hidden::decode(frame, self.used, to, self.width, self.precision)?;
         let draw = frame.draw && last;
         self.used = to;
         if last {
             self.frame = None;
         }
-        Some(rows.map(|hidden| Rows { hidden, draw }))
+        Some(Rows { states, draw })
     }
 }

@@ -1,93 +1,75 @@
 //! From a GGUF file to a model in memory, with its size accounted before any weight is read.
 
 use super::cache::Cache;
-use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError, WeightForm};
+use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError, PrefixCache, WeightForm, first_line};
 use super::family::Family;
 use super::gguf::Gguf;
+use super::matrix::{Form, Matrix};
 use super::model::{Head, Layer, Model, Rotation, Shape, Traits};
-use candle_core::quantized::gguf_file::TensorInfo;
-use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
-use candle_core::{Device, Tensor};
+use candle_core::Device;
 use shared::units::{Bytes, Tokens};
 use shared::work::LayerRange;
-use std::sync::Arc;
 
 /// No dimension of a model that one machine runs is larger: above it, the file is damaged, and products would overflow.
 const SIZE_MAX: usize = 1 << 22;
-
-/// The form in which a tensor is held. Of matrices, those without a fast kernel are requantised (the scalar fallback is about
-/// five times slower), and numbers of 16 bits are widened, because products on CPUs are computed in f32; unless the operator
-/// wishes a form. The token table keeps more bits than four: it is read, not multiplied, and small errors there go everywhere.
-fn loaded_form(wish: WeightForm, name: &str, stored: GgmlDType, dims: &[usize]) -> GgmlDType {
-    match wish {
-        _ if dims.len() < 2 => GgmlDType::F32,
-        WeightForm::Q8_0 => GgmlDType::Q8_0,
-        WeightForm::Q4_0 if name != EMBEDDING => GgmlDType::Q4_0,
-        WeightForm::F32 => GgmlDType::F32,
-        WeightForm::Auto | WeightForm::Q4_0 => match stored {
-            GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 | GgmlDType::Q8_1 => GgmlDType::Q8_0,
-            GgmlDType::F16 | GgmlDType::BF16 => GgmlDType::F32,
-            other => other,
-        },
-    }
-}
-
-/// Memory of a weight as loaded. Kernels for wide vectors keep a second, tiled copy of some types, made at their first
-/// product; it is counted whether or not this CPU has them, since the figure is compared between machines.
-fn loaded_bytes(form: GgmlDType, dims: &[usize]) -> u64 {
-    // A damaged file may claim any size: saturate, and let the comparison with the budget refuse it.
-    let elements = dims.iter().fold(1_u64, |product, dim| product.saturating_mul(*dim as u64)).min(1 << 50);
-    let plain = elements.div_ceil(form.block_size() as u64) * form.type_size() as u64;
-    let tiled = match (form, dims) {
-        (GgmlDType::Q8_0, [rows, width]) if rows % 16 == 0 && width % 256 == 0 => plain,
-        (GgmlDType::Q4K, _) => plain * 4 / 3,
-        (GgmlDType::Q6K, _) => plain * 3 / 2,
-        _ => 0,
-    };
-    plain + tiled
-}
 
 /// What a model takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footprint {
     pub(super) weights: Bytes,
     pub(super) cache: Bytes,
+    /// For beginnings of prompts.
+    pub(super) prefixes: Bytes,
 }
+
+/// Of the memory of the slots' caches, the part that beginnings of prompts get when nobody says otherwise: enough for some
+/// conversations, and no surprise beside the rest.
+const PREFIX_SHARE: u64 = 4;
 
 impl Footprint {
     fn new(gguf: &Gguf, shape: &Shape, held: LayerRange, config: &LlmConfig) -> Self {
         let tied = !gguf.has(HEAD);
-        let size = |(name, info): (&str, &TensorInfo)| {
-            let dims = info.shape.dims();
-            loaded_bytes(loaded_form(config.weights, name, info.ggml_dtype, dims), dims)
-        };
         let tensors = gguf.tensors().filter(|(name, _)| needed(name, held, tied));
-        let tensors: u64 = tensors.map(size).fold(0, u64::saturating_add);
-        let rotation = (shape.context * shape.head * 4) as u64;
+        let tensors: u64 = tensors
+            .map(|(name, info)| Form::of(config.weights, name, info.ggml_dtype).bytes(info.shape.dims()))
+            .fold(0, u64::saturating_add);
+        let rotation = (shape.context as u64).saturating_mul(shape.head as u64).saturating_mul(4);
         let layers = usize::from(held.count());
         let cache = Cache::bytes_max(shape, layers, config.cache).saturating_mul(u64::from(config.slots));
-        Self { weights: Bytes(tensors + rotation), cache: Bytes(cache) }
+        let prefixes = match (config.prefix_cache, config.prefix_cache_mb) {
+            // Stages have nothing to gain: each would need the same beginning.
+            _ if !held.is_whole() => 0,
+            (PrefixCache::Off, _) => 0,
+            (PrefixCache::On, Some(mb)) => u64::from(mb) << 20,
+            (PrefixCache::On, None) => cache / PREFIX_SHARE,
+        };
+        Self { weights: Bytes(tensors.saturating_add(rotation)), cache: Bytes(cache), prefixes: Bytes(prefixes) }
     }
 
     pub(super) fn total(&self) -> Bytes {
-        self.weights + self.cache
+        Bytes(self.weights.0.saturating_add(self.cache.0).saturating_add(self.prefixes.0))
     }
 
-    fn check(&self, shape: &Shape, config: &LlmConfig) -> Result<(), ModelError> {
+    /// Keeps it within the budget. What nobody asked for by name gives way.
+    fn fit(self, shape: &Shape, config: &LlmConfig) -> Result<Self, ModelError> {
         let (budget, origin) = match config.memory_max {
             Some(configured) => (configured, "configured"),
             None => (memory_available(), "available"),
         };
-        if self.total() <= budget {
-            return Ok(());
+        let Self { weights, cache, prefixes } = self;
+        let asked = Self { prefixes: if config.prefix_cache_mb.is_some() { prefixes } else { Bytes(0) }, ..self };
+        if asked.total() <= budget {
+            let spare = (budget.0 - asked.total().0) / 2;
+            return Ok(Self { prefixes: asked.prefixes.max(prefixes.min(Bytes(spare))), ..self });
         }
         let context = Tokens(u32::try_from(shape.context).unwrap_or(u32::MAX));
-        Err(ModelError::Memory { weights: self.weights, cache: self.cache, slots: config.slots, context, budget, origin })
+        let (prefixes, slots) = (asked.prefixes, config.slots);
+        Err(ModelError::Memory { weights, cache, prefixes, slots, context, budget, origin })
     }
 }
 
 /// The tensor that turns tokens into hidden states.
-const EMBEDDING: &str = "token_embd.weight";
+pub(super) const EMBEDDING: &str = "token_embd.weight";
 /// The one that turns hidden states into logits; the embedding where it is absent.
 const HEAD: &str = "output.weight";
 /// The norm before it.
@@ -118,7 +100,7 @@ fn held(gguf: &Gguf, shape: &Shape, config: &LlmConfig) -> Result<LayerRange, Mo
 
 /// Memory that programs can still take, within the limit of the control group if there is one. Where the system does not
 /// tell, nothing is refused: unknown is not zero.
-fn memory_available() -> Bytes {
+pub(super) fn memory_available() -> Bytes {
     let Ok(mut system) = sysinfo::System::new() else { return Bytes(u64::MAX) };
     system.refresh_memory();
     let free = system.available_memory();
@@ -178,17 +160,14 @@ fn context(gguf: &Gguf, family: Family, config: &LlmConfig) -> Result<usize, Mod
 /// What the model, or the configured layers of it, would take; an error when it would not fit.
 pub(super) fn measure(gguf: &Gguf, config: &LlmConfig) -> Result<Footprint, ModelError> {
     let shape = shape(gguf, config)?;
-    let footprint = Footprint::new(gguf, &shape, held(gguf, &shape, config)?, config);
-    footprint.check(&shape, config)?;
-    Ok(footprint)
+    Footprint::new(gguf, &shape, held(gguf, &shape, config)?, config).fit(&shape, config)
 }
 
 /// Loads the model, or the configured layers of it, after its memory was found to fit.
 pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool) -> Result<(Model, Footprint), ModelError> {
     let shape = shape(gguf, config)?;
     let held = held(gguf, &shape, config)?;
-    let footprint = Footprint::new(gguf, &shape, held, config);
-    footprint.check(&shape, config)?;
+    let footprint = Footprint::new(gguf, &shape, held, config).fit(&shape, config)?;
 
     let mut layers = Vec::new();
     for index in held.from..held.to {
@@ -199,11 +178,7 @@ pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool
     }
     let table = [shape.vocabulary, shape.hidden];
     let tied = !gguf.has(HEAD);
-    let embedding = if needed(EMBEDDING, held, tied) {
-        Some(QMatMul::from_arc(Arc::new(weight(gguf, config.weights, EMBEDDING, &table)?))?)
-    } else {
-        None
-    };
+    let embedding = if needed(EMBEDDING, held, tied) { Some(product(gguf, config.weights, EMBEDDING, &table)?) } else { None };
     let head = match &embedding {
         _ if !held.is_last() => None,
         // Tied weights: the head is the embedding, in the same memory.
@@ -272,50 +247,15 @@ fn rotation(gguf: &mut Gguf, shape: &Shape) -> Result<Rotation, ModelError> {
     } else {
         None
     };
-    Ok(Rotation::new(shape, base, factors.as_deref(), scale)?)
+    Ok(Rotation::new(shape.context, shape.head, base, factors.as_deref(), scale, shape.family.pairing()))
 }
 
-fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Tensor, ModelError> {
-    Ok(gguf.tensor(name, &[width])?.dequantize(&Device::Cpu)?)
+fn norm(gguf: &mut Gguf, name: &str, width: usize) -> Result<Vec<f32>, ModelError> {
+    Ok(gguf.tensor(name, &[width])?.dequantize(&Device::Cpu)?.to_vec1()?)
 }
 
-fn product(gguf: &mut Gguf, wish: WeightForm, name: &str, shape: &[usize]) -> Result<QMatMul, ModelError> {
-    Ok(QMatMul::from_qtensor(weight(gguf, wish, name, shape)?)?)
-}
-
-fn weight(gguf: &mut Gguf, wish: WeightForm, name: &str, shape: &[usize]) -> Result<QTensor, ModelError> {
+fn product(gguf: &mut Gguf, wish: WeightForm, name: &str, shape: &[usize]) -> Result<Matrix, ModelError> {
     let stored = gguf.tensor(name, shape)?;
-    let form = loaded_form(wish, name, stored.dtype(), shape);
-    if form == stored.dtype() {
-        return Ok(stored);
-    }
-    if shape.last().is_some_and(|width| width % form.block_size() != 0) {
-        return Err(
-            gguf.unsupported(format!("{form:?} for `{name}`, whose rows of {shape:?} are no multiple of {}", form.block_size()))
-        );
-    }
-    Ok(QTensor::quantize(&stored.dequantize(&Device::Cpu)?, form)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_those_of_the_loaded_form() {
-        let bytes =
-            |stored, dims: &[usize]| loaded_bytes(loaded_form(WeightForm::Auto, "blk.0.ffn_up.weight", stored, dims), dims);
-        assert_eq!(bytes(GgmlDType::Q4_1, &[576, 576]), 576 * 576 / 32 * 34);
-        assert_eq!(bytes(GgmlDType::Q4_1, &[576, 1536]), 2 * 576 * 1536 / 32 * 34, "with the tiled copy");
-        assert_eq!(bytes(GgmlDType::F16, &[2, 10]), 80);
-        assert_eq!(bytes(GgmlDType::F32, &[10]), 40);
-    }
-
-    #[test]
-    fn a_wish_for_few_bits_spares_the_token_table_and_vectors() {
-        let form = |name, dims: &[usize]| loaded_form(WeightForm::Q4_0, name, GgmlDType::F32, dims);
-        assert_eq!(form("blk.0.ffn_up.weight", &[64, 32]), GgmlDType::Q4_0);
-        assert_eq!(form("token_embd.weight", &[64, 32]), GgmlDType::F32);
-        assert_eq!(form("blk.0.attn_q.bias", &[64]), GgmlDType::F32);
-    }
+    let form = Form::of(wish, name, stored.dtype());
+    Matrix::new(stored, form).map_err(|error| gguf.unsupported(format!("`{name}`: {}", first_line(&error))))
 }

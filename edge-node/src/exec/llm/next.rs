@@ -2,8 +2,8 @@
 
 use super::claim::Wait;
 use super::hidden;
+use super::model::States;
 use crate::exec::Downstream;
-use candle_core::Tensor;
 use shared::plan::Failure;
 use shared::units::Micros;
 use shared::wire::StageBody;
@@ -44,8 +44,9 @@ impl Next {
     }
 
     /// Takes rows of hidden states; [`Self::flush`] sends them.
-    pub(super) fn take(&mut self, rows: &Tensor, start: usize, draw: bool) -> candle_core::Result<()> {
-        self.outgoing = Some(hidden::encode(rows, start, draw, self.precision)?);
+    pub(super) fn take(&mut self, states: &States, start: usize, draw: bool) -> Result<(), Failure> {
+        let frame = hidden::encode(states, start, draw, self.precision);
+        self.outgoing = Some(frame.ok_or_else(|| Failure::Engine("more hidden states than a frame holds".to_owned()))?);
         self.awaited += u32::from(draw);
         Ok(())
     }

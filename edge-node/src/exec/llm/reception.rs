@@ -92,7 +92,20 @@ impl Reception {
             Ok(Parts { feed, drawing, telling, prompt, resumed, ending }) => {
                 let cache = Cache::new(&self.shape, layers.clone(), self.config.cache);
                 let (output, progress) = (resumed, Progress::default());
-                Some(Seat { claim, layers, cache, feed, drawing, telling, prompt, resumed, output, ending, progress })
+                Some(Seat {
+                    claim,
+                    layers,
+                    cache,
+                    feed,
+                    drawing,
+                    telling,
+                    prompt,
+                    resumed,
+                    output,
+                    ending,
+                    failed: None,
+                    progress,
+                })
             }
             Err(Unseated::Cancelled) => {
                 claim.close();

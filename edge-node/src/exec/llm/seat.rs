@@ -3,20 +3,22 @@
 //! A whole request turns text into text. The first of several stages does so too, but has its tokens drawn by the last one; the
 //! later stages turn hidden states into hidden states, or into tokens, and know no text.
 
-use super::cache::Cache;
+use super::cache::{Block, Cache};
 use super::claim::{Claim, Delivered};
-use super::intake::Intake;
+use super::intake::{self, Intake};
+use super::model::States;
 use super::next::Next;
 use super::sampling::Sampler;
 use super::stop::Spout;
 use super::tokenizer::Tokenizer;
 use crate::exec::ExecEvent;
 use crate::exec::rates::Observation;
-use candle_core::Tensor;
+use edge_kernels::BLOCK;
 use shared::plan::{Failure, Finish, Usage};
 use shared::units::Tokens;
 use shared::wire::frame::{Drawn, TokenBatch};
 use std::ops::Range;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -78,6 +80,8 @@ pub(super) struct Seat {
     /// Tokens drawn, and those that the client had already.
     pub(super) output: u32,
     pub(super) ending: Option<Finish>,
+    /// Why it cannot go on; it is removed after the step.
+    pub(super) failed: Option<Failure>,
     pub(super) progress: Progress,
 }
 
@@ -85,6 +89,8 @@ pub(super) struct Seat {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     computed: usize,
+    /// Of these, tokens that had been computed for somebody before.
+    cached: usize,
     asked: bool,
     pending: Option<ExecEvent>,
     seen: Observation,
@@ -114,7 +120,7 @@ pub(super) enum Rows {
     /// The tokens.
     Ids(Vec<u32>),
     /// Their hidden states before the first layer here.
-    Hidden(Tensor),
+    Hidden(States),
 }
 
 impl Seat {
@@ -139,43 +145,83 @@ impl Seat {
     }
 
     /// The next rows to compute, at most `rows_max`, for hidden states of `width`.
-    pub(super) fn chunk(&mut self, rows_max: usize, width: usize) -> candle_core::Result<Option<Chunk>> {
-        let Some(turn) = self.turn() else { return Ok(None) };
+    pub(super) fn chunk(&mut self, rows_max: usize, width: usize) -> Option<Chunk> {
+        let turn = self.turn()?;
         let start = self.progress.computed;
         let rows_max = match &self.drawing {
             Drawing::Beyond(next) => rows_max.min(next.rows_max(width)),
             Drawing::Here(_) => rows_max,
         };
-        Ok(match &mut self.feed {
+        match &mut self.feed {
             Feed::Tokens { ids, .. } => {
                 let rest = ids.get(start..).unwrap_or_default();
                 let ids = rest.get(..rows_max.min(rest.len())).unwrap_or_default().to_vec();
                 Some(Chunk { count: ids.len(), draw: ids.len() == rest.len(), rows: Rows::Ids(ids), start, turn })
             }
-            Feed::Hidden(intake) => match intake.take(rows_max).transpose()? {
-                Some(rows) => {
-                    Some(Chunk { count: rows.hidden.dim(0)?, draw: rows.draw, rows: Rows::Hidden(rows.hidden), start, turn })
-                }
-                None => None,
-            },
-        })
+            Feed::Hidden(intake) => {
+                let intake::Rows { states, draw } = intake.take(rows_max)?;
+                Some(Chunk { count: states.rows(), draw, rows: Rows::Hidden(states), start, turn })
+            }
+        }
     }
 
-    /// Takes note that a chunk was computed, in so much time.
-    pub(super) fn computed(&mut self, chunk: &Chunk, took: Duration) {
+    /// The tokens of a whole request of which nothing was computed yet.
+    pub(super) fn untouched(&self) -> Option<&[u32]> {
+        match (&self.feed, &self.drawing) {
+            (Feed::Tokens { ids, .. }, Drawing::Here(_)) if self.progress.computed == 0 => Some(ids),
+            _ => None,
+        }
+    }
+
+    /// Begins with the blocks of a sequence that began alike.
+    pub(super) fn adopt(&mut self, blocks: Vec<Arc<Block>>) {
+        self.progress.cached = blocks.len() * BLOCK;
+        self.progress.computed = self.progress.cached;
+        self.cache.adopt(blocks);
+    }
+
+    /// The tokens of a whole request that were computed, and the blocks that are full of them.
+    pub(super) fn done(&self) -> Option<(&[u32], &[Arc<Block>])> {
+        match (&self.feed, &self.drawing) {
+            (Feed::Tokens { ids, .. }, Drawing::Here(_)) => {
+                Some((ids.get(..self.progress.computed)?, self.cache.full(self.progress.computed)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes note that a chunk was computed, in so much time if for nobody else. True when that was the end of its prompt.
+    pub(super) fn computed(&mut self, chunk: &Chunk, alone: Option<Duration>) -> bool {
         let tokens = u32::try_from(chunk.count).unwrap_or(u32::MAX);
-        let seen = &mut self.progress.seen;
-        let (count, seconds) = match chunk.turn {
-            Turn::Prefill => (&mut seen.prompt_tokens, &mut seen.prompt_seconds),
-            Turn::Decode => (&mut seen.decode_tokens, &mut seen.decode_seconds),
-        };
-        *count += tokens;
-        *seconds += took.as_secs_f64();
+        if let Some(took) = alone {
+            let seen = &mut self.progress.seen;
+            let (count, seconds) = match chunk.turn {
+                Turn::Prefill => (&mut seen.prompt_tokens, &mut seen.prompt_seconds),
+                Turn::Decode => (&mut seen.decode_tokens, &mut seen.decode_seconds),
+            };
+            *count += tokens;
+            *seconds += took.as_secs_f64();
+        }
         self.progress.computed += chunk.count;
-        if chunk.draw && !self.progress.asked {
-            self.progress.asked = true;
-            let computed = u32::try_from(self.progress.computed).unwrap_or(u32::MAX);
-            self.prompt = computed.saturating_sub(self.resumed);
+        if !chunk.draw || self.progress.asked {
+            return false;
+        }
+        self.progress.asked = true;
+        let computed = u32::try_from(self.progress.computed).unwrap_or(u32::MAX);
+        self.prompt = computed.saturating_sub(self.resumed);
+        true
+    }
+
+    /// Whether the token after this chunk is drawn here.
+    pub(super) fn draws_here(&self, chunk: &Chunk) -> bool {
+        chunk.draw && matches!(self.drawing, Drawing::Here(_))
+    }
+
+    /// Takes the hidden states of a chunk after the last layer here, if the next stage wants them.
+    pub(super) fn pass_on(&mut self, chunk: &Chunk, states: impl FnOnce() -> States) -> Result<(), Failure> {
+        match &mut self.drawing {
+            Drawing::Beyond(next) => next.take(&states(), chunk.start, chunk.draw),
+            Drawing::Here(_) => Ok(()),
         }
     }
 
@@ -273,7 +319,8 @@ impl Seat {
     }
 
     fn usage(&self) -> Usage {
-        Usage { prompt: Tokens(self.prompt), output: Tokens(self.output), cached: Tokens(0) }
+        let cached = u32::try_from(self.progress.cached).unwrap_or(u32::MAX).min(self.prompt);
+        Usage { prompt: Tokens(self.prompt), output: Tokens(self.output), cached: Tokens(cached) }
     }
 
     /// What was seen of it, for the profile.

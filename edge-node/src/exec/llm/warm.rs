@@ -1,20 +1,18 @@
 //! Measuring a freshly loaded model, or the layers of it that are held, so that decisions have a speed to go by from the first request on.
 
 use super::config::{CacheForm, ModelError};
-use super::model::Model;
+use super::model::{Model, States};
+use super::worker::CHUNK_TOKENS_MAX;
 use crate::exec::rates::{Learner, Observation};
-use candle_core::{Device, Tensor};
 use shared::fleet::{Profile, ProfileSource};
 use std::time::Instant;
 
 /// Tokens of the measured prompt: four pieces as real prompts are computed.
-const PROMPT_TOKENS: usize = 64;
+const PROMPT_TOKENS: usize = 4 * CHUNK_TOKENS_MAX;
 /// Tokens generated after it.
 const DECODE_TOKENS: usize = 16;
 /// Tokens of each kind in the round before, which warms memory and threads and is thrown away.
 const WARM_TOKENS: usize = 2;
-/// Piece of the prompt computed at once, as for requests.
-const CHUNK_TOKENS: usize = 16;
 
 /// Runs a short sequence and says how fast it was.
 pub(super) fn measure(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<Profile, ModelError> {
@@ -41,7 +39,7 @@ fn round(
 
     let mut position = 0;
     let began = Instant::now();
-    for chunk in ids.chunks(CHUNK_TOKENS) {
+    for chunk in ids.chunks(CHUNK_TOKENS_MAX) {
         if !go_on() {
             return Err(ModelError::Stopped);
         }
@@ -76,11 +74,11 @@ fn round(
 }
 
 /// Hidden states of tokens; where the first layer is held elsewhere, some numbers of the same kind: speed does not depend on them.
-fn enter(model: &Model, ids: &[u32]) -> candle_core::Result<Tensor> {
+fn enter(model: &Model, ids: &[u32]) -> candle_core::Result<States> {
     if model.held().is_first() {
         return model.embed(ids);
     }
     let width = model.shape().hidden;
     let numbers = (0..ids.len() * width).map(|i| (i * 7_919 % 2_048) as f32 / 1_024.0 - 1.0).collect();
-    Tensor::from_vec(numbers, (ids.len(), width), &Device::Cpu)
+    Ok(States::new(numbers, width))
 }

@@ -1,16 +1,18 @@
-//! The thread that computes: all decoding requests a step, and a small piece of one prompt.
+//! The thread that computes: each step takes all decoding requests, and a small piece of one prompt, through the model together.
 //!
 //! It never waits for one request while it could compute for another; when none can go on, it sleeps until a reader has made
 //! room, another stage has sent something, or a request has come.
 
 use super::config::{LlmConfig, first_line};
-use super::model::Model;
-use super::seat::{Chunk, Drawing, Leave, Moment, Rows, Seat, Turn};
+use super::model::{Model, Run, States};
+use super::prefix::Prefixes;
+use super::seat::{Chunk, Leave, Moment, Rows, Seat, Turn};
 use super::template::Texts;
 use crate::exec::rates::Learner;
 use crate::exec::{ExecEvent, PROGRESS_EVERY};
 use shared::fleet::ReplicaReport;
 use shared::plan::{Failure, Reason};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -18,8 +20,9 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
-/// Most tokens of a prompt in one step: the kernels gain little from more, and a cancel waits for one step at most.
-const CHUNK_TOKENS_MAX: usize = 16;
+/// Most tokens of a prompt in one step: weights are read once for all of them, which made prompts a fifth faster than sixteen did;
+/// more gained little, and a cancel waits for one step at most.
+pub(super) const CHUNK_TOKENS_MAX: usize = 32;
 
 /// A piece of a prompt shall take no longer than this, as far as the measured rate tells: a cancel is then acted upon well
 /// within its 500 ms, on slow machines too.
@@ -50,6 +53,7 @@ pub(super) struct Worker {
     pub(super) stop: Arc<AtomicBool>,
     pub(super) report: watch::Sender<ReplicaReport>,
     pub(super) learner: Learner,
+    pub(super) prefixes: Prefixes,
     pub(super) seats: Vec<Seat>,
 }
 
@@ -89,48 +93,103 @@ impl Worker {
         if self.seats.is_empty() { std::thread::park() } else { std::thread::park_timeout(PAUSE) }
     }
 
-    /// One step: what waits is delivered, then each decoding request gets a token, then one prompt a piece. False when nothing
-    /// could be computed.
+    /// One step: what waits is delivered, then each decoding request gets a token, and one prompt a piece, in one pass through the
+    /// model. False when nothing could be computed.
     fn step(&mut self, cx: &mut Context<'_>) -> bool {
         self.serve_all(cx);
+        let mut rest = self.choose();
         let mut worked = false;
-        let mut index = 0;
-        while let Some(seat) = self.seats.get(index) {
-            if seat.turn() == Some(Turn::Decode) {
-                worked = true;
-                index += usize::from(self.advance(index, 1));
-            } else {
-                index += 1;
-            }
+        // Requests whose layers differ (stages beside whole ones) share no pass.
+        while let Some((first, _)) = rest.first() {
+            let layers = self.seats.get(*first).map(|seat| seat.layers.clone()).unwrap_or_default();
+            let (group, others) =
+                rest.into_iter().partition(|(index, _)| self.seats.get(*index).is_some_and(|seat| seat.layers == layers));
+            self.pass(layers, group);
+            (rest, worked) = (others, true);
         }
-        // Tokens go out before the prompt's piece, and room that a reader made is used.
-        if worked {
-            self.serve_all(cx);
-        }
-        if let Some(index) = self.seats.iter().position(|seat| seat.turn() == Some(Turn::Prefill)) {
-            worked = true;
-            self.advance(index, self.chunk_tokens());
-        }
+        self.remove_failed();
         worked
     }
 
+    /// Which seats get how many rows in this step.
+    fn choose(&mut self) -> Vec<(usize, usize)> {
+        let turns = || self.seats.iter().map(Seat::turn).enumerate();
+        let decoding = turns().filter(|(_, turn)| *turn == Some(Turn::Decode)).map(|(index, _)| (index, 1));
+        let mut chosen: Vec<(usize, usize)> = decoding.collect();
+        let prefilling = turns().find(|(_, turn)| *turn == Some(Turn::Prefill));
+        if let Some((index, _)) = prefilling {
+            self.reuse(index);
+            chosen.push((index, self.chunk_tokens(!chosen.is_empty())));
+        }
+        // In the order of seats, in which a pass collects them.
+        chosen.sort_unstable();
+        chosen
+    }
+
+    /// Takes what is known of a prompt that begins now: not when it came, since the one before it may have been like it.
+    fn reuse(&mut self, index: usize) {
+        let whole = self.model.layers();
+        let Some(seat) = self.seats.get_mut(index).filter(|seat| seat.layers == whole) else { return };
+        let Some(ids) = seat.untouched() else { return };
+        let blocks = self.prefixes.longest(ids);
+        if !blocks.is_empty() {
+            seat.adopt(blocks);
+        }
+    }
+
     /// Length of a prompt's piece in this step.
-    fn chunk_tokens(&self) -> usize {
-        let decoding = self.seats.iter().any(|seat| seat.turn() == Some(Turn::Decode));
-        let budget = if decoding { CHUNK_SHARED } else { CHUNK_ALONE };
+    fn chunk_tokens(&self, beside_others: bool) -> usize {
+        let budget = if beside_others { CHUNK_SHARED } else { CHUNK_ALONE };
         let rate = self.learner.profile().map_or(f64::INFINITY, |profile| profile.prompt.get());
         ((rate * budget.as_secs_f64()) as usize).clamp(1, CHUNK_TOKENS_MAX)
     }
 
-    /// Computes at most so many rows for a request, and draws what follows. False when that ended it.
-    fn advance(&mut self, index: usize, rows_max: usize) -> bool {
-        let Some(seat) = self.seats.get_mut(index) else { return false };
-        match compute(&self.model, &self.texts, seat, rows_max) {
-            Ok(()) => true,
-            Err(failure) => {
-                self.seats.remove(index).claim.finish(ExecEvent::Failed(failure));
-                false
+    /// Takes rows of several seats through the layers together, and draws what follows.
+    fn pass(&mut self, layers: Range<usize>, chosen: Vec<(usize, usize)>) {
+        let began = Instant::now();
+        let width = self.model.shape().hidden;
+        let mut wanted = chosen.into_iter().peekable();
+        let mut members = Vec::new();
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            let Some((_, rows_max)) = wanted.next_if(|(wanted, _)| *wanted == index) else { continue };
+            if let Some(chunk) = seat.chunk(rows_max, width) {
+                members.push((seat, chunk));
             }
+        }
+        let outcome = compute(&self.model, layers, &mut members).map_err(|error| Failure::Engine(first_line(&error)));
+        let alone = (members.len() == 1).then(|| began.elapsed());
+        let mut results = match outcome {
+            Ok(results) => results,
+            Err(failure) => {
+                members.iter_mut().for_each(|(seat, _)| seat.failed = Some(failure.clone()));
+                return;
+            }
+        };
+        let mut logits = results.logits.chunks_exact_mut(self.model.shape().vocabulary.max(1));
+        let whole = self.model.layers();
+        let mut row = 0;
+        for (seat, chunk) in &mut members {
+            if seat.computed(chunk, alone) && seat.layers == whole {
+                seat.done().into_iter().for_each(|(ids, blocks)| self.prefixes.keep(ids, blocks));
+            }
+            let rows = row..row + chunk.count;
+            row = rows.end;
+            let drawn = match if seat.draws_here(chunk) { logits.next() } else { None } {
+                Some(logits) => seat.draw(logits, &self.texts.tokenizer),
+                None => seat.pass_on(chunk, || results.states.part(rows)),
+            };
+            seat.failed = drawn.err();
+        }
+    }
+
+    fn remove_failed(&mut self) {
+        let mut index = 0;
+        while let Some(seat) = self.seats.get_mut(index) {
+            let Some(failure) = seat.failed.take() else {
+                index += 1;
+                continue;
+            };
+            self.seats.remove(index).claim.finish(ExecEvent::Failed(failure));
         }
     }
 
@@ -152,6 +211,7 @@ impl Worker {
             let seat = self.seats.remove(index);
             // Some of the layers say nothing about the speed of all.
             if seat.layers == self.model.layers() {
+                seat.done().into_iter().for_each(|(ids, blocks)| self.prefixes.keep(ids, blocks));
                 self.learner.observe(&seat.observation());
                 learned = true;
             }
@@ -167,28 +227,34 @@ impl Worker {
     }
 }
 
-fn compute(model: &Model, texts: &Texts, seat: &mut Seat, rows_max: usize) -> Result<(), Failure> {
-    let began = Instant::now();
-    let failure = |error: candle_core::Error| Failure::Engine(first_line(&error));
-    let Some(chunk) = seat.chunk(rows_max, model.shape().hidden).map_err(failure)? else { return Ok(()) };
-    let logits = run(model, seat, &chunk).map_err(failure)?;
-    seat.computed(&chunk, began.elapsed());
-    match logits {
-        Some(mut logits) => seat.draw(&mut logits, &texts.tokenizer),
-        None => Ok(()),
-    }
+/// What a pass gives.
+struct Results {
+    /// After the last layer, all rows.
+    states: States,
+    /// A row for each member that draws here.
+    logits: Vec<f32>,
 }
 
-/// Runs rows through the layers. Gives logits where a token is drawn here; else the next stage gets the rows.
-fn run(model: &Model, seat: &mut Seat, chunk: &Chunk) -> candle_core::Result<Option<Vec<f32>>> {
-    let hidden = match &chunk.rows {
-        Rows::Ids(ids) => model.embed(ids)?,
-        Rows::Hidden(hidden) => hidden.clone(),
-    };
-    let hidden = model.forward(seat.layers.clone(), &hidden, chunk.start, &mut seat.cache)?;
-    match &mut seat.drawing {
-        Drawing::Beyond(next) => next.take(&hidden, chunk.start, chunk.draw).map(|()| None),
-        Drawing::Here(_) if chunk.draw => model.logits(&hidden).map(Some),
-        Drawing::Here(_) => Ok(None),
+/// Runs the chunks of several seats through the layers.
+fn compute(model: &Model, layers: Range<usize>, members: &mut [(&mut Seat, Chunk)]) -> candle_core::Result<Results> {
+    let mut states = States::new(Vec::new(), model.shape().hidden);
+    for (_, chunk) in &*members {
+        match &chunk.rows {
+            Rows::Ids(ids) => states.extend(&model.embed(ids)?),
+            Rows::Hidden(rows) => states.extend(rows),
+        }
     }
+    let mut runs: Vec<Run<'_>> =
+        members.iter_mut().map(|(seat, chunk)| Run { cache: &mut seat.cache, start: chunk.start, rows: chunk.count }).collect();
+    let states = model.forward_all(layers, states, &mut runs)?;
+    let mut last = States::new(Vec::new(), model.shape().hidden);
+    let mut row = 0;
+    for (seat, chunk) in &*members {
+        row += chunk.count;
+        if seat.draws_here(chunk) {
+            last.extend(&states.part(row - 1..row));
+        }
+    }
+    let logits = if last.rows() == 0 { Vec::new() } else { model.logits_all(&last)? };
+    Ok(Results { states, logits })
 }

@@ -11,6 +11,8 @@ mod split;
 #[cfg(test)]
 mod assess_tests;
 #[cfg(test)]
+mod split_tests;
+#[cfg(test)]
 pub(in crate::policy) mod story;
 
 pub use cloud_only::CloudOnly;

@@ -132,8 +132,9 @@ fn of_variant<'a>(scene: &Scene<'a>, typical: &LlmRequest, variant: &'a Variant,
     let site = scene.edge.site();
     let near: Vec<_> = pieces.iter().filter(|piece| site.contains(piece.node)).copied().collect();
     let mut found = Search::new(scene, typical, variant, &pieces).run(budget)?;
-    if !found.iter().any(|chain| chain.near) && near.len() < pieces.len() {
-        found.extend(Search::new(scene, typical, variant, &near).run(budget)?);
+    if !found.iter().any(|chain| chain.near) {
+        let search = Search { near_only: true, ..Search::new(scene, typical, variant, &near) };
+        found.extend(search.run(budget)?);
     }
     Some(found)
 }
@@ -179,6 +180,8 @@ struct Search<'s, 'a> {
     typical: &'s LlmRequest,
     variant: &'a Variant,
     pieces: &'s [Piece<'a>],
+    /// Whether only chains within the edge's site count.
+    near_only: bool,
     steps: u64,
     best: Option<Chain<'a>>,
     best_near: Option<Chain<'a>>,
@@ -186,7 +189,7 @@ struct Search<'s, 'a> {
 
 impl<'s, 'a> Search<'s, 'a> {
     const fn new(scene: &'s Scene<'a>, typical: &'s LlmRequest, variant: &'a Variant, pieces: &'s [Piece<'a>]) -> Self {
-        Self { scene, typical, variant, pieces, steps: STEPS_MAX, best: None, best_near: None }
+        Self { scene, typical, variant, pieces, near_only: false, steps: STEPS_MAX, best: None, best_near: None }
     }
 
     fn run(mut self, budget: &mut Budget) -> Option<Vec<Chain<'a>>> {
@@ -254,6 +257,9 @@ impl<'s, 'a> Search<'s, 'a> {
         let site = self.scene.edge.site();
         // A relay is outside of every site.
         let near = links.iter().all(|link| site.contains(link.piece.node) && link.path.hop != Hop::Relay);
+        if self.near_only && !near {
+            return;
+        }
         let held = if near { &mut self.best_near } else { &mut self.best };
         if held.as_ref().is_some_and(|held| held.time <= time) {
             return;

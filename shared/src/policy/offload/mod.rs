@@ -3,6 +3,8 @@
 
 pub mod all_with_replica;
 mod chains;
+#[cfg(test)]
+mod chains_tests;
 mod path;
 
 pub use all_with_replica::AllWithReplica;

@@ -54,6 +54,7 @@ fn relayed(scene: &Scene<'_>, from: &NodeId, to: &NodeId) -> Option<PathReport> 
         rate_in: slower(up.rate_out, down.rate_in),
         loss: None,
         metered: up.metered || down.metered,
+        transport: up.transport.filter(|_| up.transport == down.transport),
     })
 }
 
