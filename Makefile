@@ -39,6 +39,22 @@ test: model mosquitto $(VENV)/installed ## Run all tests
 	$(CARGO) test --workspace --no-fail-fast
 	TIDEGATE_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) test --workspace --test openai -- --ignored the_official_client
 
+# llama.cpp is compiled from source: minutes, once. Needs cmake, clang and libclang.
+.PHONY: test-llama-cpp
+test-llama-cpp: model compilers ## Run the tests of the speed engine (compiles llama.cpp)
+	$(CARGO) test --workspace --features edge-node/llama-cpp --test exec llamacpp
+
+# Dependencies are optimised in every profile; here the engines themselves are as well.
+.PHONY: bench-engine
+bench-engine: model compilers ## Our engines beside llama.cpp (compiles llama.cpp)
+	$(CARGO) bench --workspace --features tests/bench-engine --bench engine --profile dev \
+		--config 'profile.dev.package.edge-node.opt-level=3' -- --model $(CURDIR)/$(MODEL) $(BENCH_OPTIONS)
+
+.PHONY: compilers
+compilers:
+	@for tool in cmake clang c++; do command -v $$tool >/dev/null \
+		|| { echo "error: llama.cpp wants $$tool (Debian: apt-get install cmake clang libclang-dev g++)"; exit 1; }; done
+
 .PHONY: check
 check: fmt lint doc deny pure ## Formatting, lints, documentation, licences, and that decisions need no runtime
 

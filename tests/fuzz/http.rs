@@ -93,7 +93,7 @@ async fn raw(run: &mut Run, what: &str, address: SocketAddr, seeds: &[Vec<u8>]) 
         run.damage(&mut bytes, end);
         let answer = exchange(address, &bytes).await;
         check(what, &bytes, &answer);
-        if run.rounds % ROUNDS_PER_CHECK == 0 {
+        if run.rounds.is_multiple_of(ROUNDS_PER_CHECK) {
             let good = exchange(address, &seeds[0]).await;
             assert_eq!(status(&good), Some(200), "{what} after damage: {}", String::from_utf8_lossy(&good));
         }

@@ -4,13 +4,14 @@ use super::Patient;
 use crate::io::mqtt::resolved;
 use crate::io::running::hub_address;
 use crate::io::store::chain;
+use shared::fleet::Transport;
 use shared::ids::NodeId;
 use shared::plan::Layer;
 use shared::wire::mqtt::Topic;
 use shared_net::host::checks::{Port, port};
 use shared_net::host::{Finding, Tasks};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, resolve};
 use shared_net::mqtt::{MqttEvent, MqttSettings};
-use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, resolve};
 use shared_net::tls::{Admit, CertClock, Identity};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -52,9 +53,16 @@ impl Patient<'_> {
             }
         };
         let mut failure = None;
-        for at in &addresses {
-            match self.dial(identity, &member.hub, *at).await {
-                Ok(()) => return Some(Finding::ok("hub", format!("{} answers at {at} (UDP)", member.hub))),
+        for (at, by) in addresses.iter().flat_map(|at| [(at, Transport::Quic), (at, Transport::Tcp)]) {
+            match self.dial(identity, &member.hub, *at, by).await {
+                Ok(()) if by == Transport::Quic => {
+                    return Some(Finding::ok("hub", format!("{} answers at {at} (UDP)", member.hub)));
+                }
+                Ok(()) => {
+                    let seen = format!("{} answers at {at} over TCP alone: UDP is blocked", member.hub);
+                    let remedy = "all works, with more delay where packets are lost; to use QUIC, let UDP to that port through";
+                    return Some(Finding::warn("hub", seen, remedy));
+                }
                 Err(error) => failure = Some(error),
             }
         }
@@ -63,11 +71,11 @@ impl Patient<'_> {
     }
 
     /// Connects as this node, and leaves again: without a hello, the hub does not take it for the node's session.
-    async fn dial(&self, identity: &Identity, hub: &NodeId, at: SocketAddr) -> Result<(), QuicError> {
+    async fn dial(&self, identity: &Identity, hub: &NodeId, at: SocketAddr, by: Transport) -> Result<(), LinkError> {
         let any = if at.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
         let clock = CertClock::load(&self.config.state);
         let endpoint = Endpoint::bind((any, 0).into(), identity, Admit::Members, &clock, &ResetSecret::random())?;
-        let link = endpoint.connect(at, hub).await?;
+        let link = endpoint.connect(at, hub, by).await?;
         link.close(Code::DONE, "only looking");
         endpoint.close(Code::DONE, "only looking", CLOSE_MAX).await;
         Ok(())

@@ -6,6 +6,7 @@ use super::execute::Engines;
 use super::hands::Hands;
 use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
+use super::keys::Keeper;
 use super::links::Links;
 use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
@@ -23,7 +24,7 @@ use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
 use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError, resolve};
-use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
+use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -116,7 +117,7 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
-        Self::begin(config, || start_engines(config), capture).await
+        Self::begin(config, None, capture).await
     }
 
     /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
@@ -125,27 +126,35 @@ impl Running {
     /// [`StartError`] says what is in the way.
     pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
         let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
-        Self::begin(config, || Ok(Arc::new(engines)), None).await
+        Self::begin(config, Some(Arc::new(engines)), None).await
     }
 
-    async fn begin(
-        config: &Config,
-        engines: impl FnOnce() -> Result<Engines, StartError>,
-        capture: Option<PathBuf>,
-    ) -> Result<Self, StartError> {
+    async fn begin(config: &Config, engines: Option<Engines>, capture: Option<PathBuf>) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
+        config.check_keys(joined.is_some() || !super::keys::load(folder.path())?.is_empty())?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = engines()?;
+        let engines = match engines {
+            Some(engines) => engines,
+            None => start_engines(config, folder.path()).await?,
+        };
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
         let listener = listener.map_err(|source| StartError::Listen { address: config.http.listen, source })?;
         let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
 
+        let ring = KeyRing::new(
+            joined.as_ref().map_or_else(|| CertClock::load(folder.path()), |joined| joined.membership.clock.clone()),
+        );
+        if joined.is_some() {
+            // The hub may have some, now or later.
+            ring.expect_keys();
+        }
+        tasks.spawn("API keys", Keeper::start(Arc::clone(&folder), ring.clone())?.run(tasks.cancelled()));
         let (handle, inbox) = driver::channel(&agent, clock);
         let links = Arc::new(Links::default());
         let meters = Arc::new(Meters::new(Arc::clone(&links)));
@@ -155,7 +164,17 @@ impl Running {
         let (store, book) = store::open(&folder, &tasks);
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
         let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
-        let hands = Hands::new(handle.clone(), tasks.clone(), engines_of, links_of, network.clone(), broker, store, meters_of);
+        let hands = Hands::new(
+            handle.clone(),
+            tasks.clone(),
+            engines_of,
+            links_of,
+            network.clone(),
+            broker,
+            store,
+            meters_of,
+            ring.clone(),
+        );
         let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
         watch_engines(&engines, &handle, &tasks);
@@ -176,7 +195,7 @@ impl Running {
         let counters = Arc::new(FrontCounters::default());
         let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
-        let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
+        let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
         store::note_http_address(folder.path(), http)?;
         tracing::info!(node = %handle.node(), %http, joined = endpoint.is_some(), "agent started");
@@ -332,10 +351,12 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
     })
 }
 
-fn start_engines(config: &Config) -> Result<Engines, StartError> {
+async fn start_engines(config: &Config, state: &Path) -> Result<Engines, StartError> {
+    let managed = config.engines.iter().filter(|engine| engine.managed()).map(|engine| engine.variant().clone());
+    exec::upstream::sweep(state, &managed.collect()).await;
     let mut engines = BTreeMap::new();
     for engine in &config.engines {
-        engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
+        engines.insert(engine.variant().clone(), exec::start(engine.clone(), state)?);
     }
     Ok(Arc::new(engines))
 }

@@ -15,10 +15,10 @@ use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+pub(crate) const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 
 /// The model's file; nothing, with a note, where a developer has not fetched it.
-fn path() -> Option<PathBuf> {
+pub(crate) fn path() -> Option<PathBuf> {
     let named = std::env::var_os("TIDEGATE_TEST_MODEL").map(PathBuf::from);
     let path = named.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/models").join(FILE));
     if path.exists() {
@@ -72,6 +72,29 @@ async fn a_resumed_stream_is_the_unbroken_one() {
             let rest = answer(&engine, body).await;
             assert_eq!((rest.ids.as_slice(), rest.end), (&whole.ids[cut..], whole.end), "cut at {cut} with {sampling:?}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_requests_at_once_get_the_tokens_of_each_alone() {
+    let Some(path) = path() else { return };
+    let engine = Llm::start(LlmConfig { slots: 4, ..config(&path) }).expect("starts");
+    ready(&engine).await;
+    let warm = |seed| Sampling { temperature: 0.9, seed, repetition_penalty: 1.1, ..greedy(40) };
+    let bodies = [
+        chat(PROMPTS[0], greedy(40)),
+        plain(&PROMPTS.join(" "), warm(1)),
+        chat(PROMPTS[10], warm(2)),
+        plain(PROMPTS[7], greedy(40)),
+    ];
+    let mut alone = Vec::new();
+    for body in &bodies {
+        alone.push(answer(&engine, body.clone()).await);
+    }
+    let asked = bodies.map(|body| ask(&engine, body));
+    for (asked, alone) in asked.into_iter().zip(alone) {
+        let together = asked.all().await;
+        assert_eq!((together.ids, together.end), (alone.ids, alone.end));
     }
 }
 

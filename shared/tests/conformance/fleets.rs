@@ -259,11 +259,12 @@ impl Maker {
         let load = self.load();
         let profile = self.profile();
         let layers = self.layers(variant);
-        let names = ["tools", "n", "logprobs", "response_format"];
+        let names = ["tools", "n", "logprobs", "response_format", "json_schema", "vision", "embeddings"];
         let capabilities = names.into_iter().filter(|_| self.dice.percent(50)).map(str::to_owned).collect();
         let report = ReplicaReport {
             variant: variant.id.clone(),
             engine: EngineKind::Profiled,
+            device: String::new(),
             state,
             load,
             // Unique in the fleet and independent of names: tells one replica from another.

@@ -50,6 +50,7 @@ fn replica(number: u32, of: u32) -> ReplicaReport {
     ReplicaReport {
         variant: variant(number),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, active: of % 4, queue_max: 8, ..Load::default() },
         memory: Bytes(1),

@@ -1,16 +1,21 @@
 //! An engine elsewhere: any server that speaks the OpenAI API, reached by its base URL.
 //!
+//! It may be [managed](ManagedConfig): a server on this machine that the agent starts, watches, takes over and stops.
+//!
 //! It always streams, and a request is cancelled by closing its connection. Retrying is not its business. It has no token
 //! ids, so a stream that was begun elsewhere cannot be continued here.
 
 mod answer;
 mod ask;
 mod config;
+mod embed;
 mod health;
+mod managed;
 mod probe;
 mod run;
 
-pub use config::{Secret, UpstreamConfig};
+pub use config::{MANAGED_URL, Secret, UpstreamConfig};
+pub use managed::{ManagedConfig, sweep};
 pub use probe::{ProbeError, probe};
 
 use super::config::{StartError, check_slots};
@@ -18,10 +23,12 @@ use super::hold::Hold;
 use super::rates::{Learner, Observation};
 use super::{Engine, Hung, Job, check_ready};
 use futures_util::future::BoxFuture;
+use managed::Managed;
 use shared::fleet::{Load, ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
 use shared::plan::Reason;
-use shared::work::EngineKind;
+use shared::work::{Capability, EngineKind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -48,16 +55,27 @@ struct Shared {
     learner: Mutex<Learner>,
     report: watch::Sender<ReplicaReport>,
     stop: CancellationToken,
+    managed: Option<Managed>,
 }
 
 impl Upstream {
-    /// Starts watching the upstream; it is ready when it answers. Needs a tokio runtime.
+    /// Starts watching the upstream, and the server itself where it is managed; it is ready when it answers. Needs a tokio runtime.
+    /// What is to be known of a managed server after this agent's end is kept in the folder `state`.
     ///
     /// # Errors
-    /// [`StartError`] for slots, rates or a URL that cannot be.
-    pub fn start(config: UpstreamConfig) -> Result<Self, StartError> {
+    /// [`StartError`] for slots, rates, devices, a URL or a server that cannot be.
+    pub fn start(config: UpstreamConfig, state: &Path) -> Result<Self, StartError> {
         check_slots(&config.variant, config.slots)?;
-        config.call("models")?;
+        if let Some(managed) = &config.managed {
+            managed.check(&config.variant, &config.url)?;
+        }
+        config.call("models", 0)?;
+        let device = config.device()?;
+        if let Some(strange) = config.capabilities.iter().find(|name| Capability::parse(name).is_none()) {
+            let known: Vec<&str> = Capability::ALL.iter().map(|capability| capability.name()).collect();
+            let why = format!("`{strange}` is none: want of {}", known.join(", "));
+            return Err(StartError::Value { variant: config.variant, field: "capabilities", why });
+        }
         let profile = config.rates.map(|rates| rates.profile(&config.variant)).transpose()?;
         // Another provider may be installed already; any will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -71,6 +89,7 @@ impl Upstream {
         let report = watch::Sender::new(ReplicaReport {
             variant: config.variant.clone(),
             engine: EngineKind::Upstream,
+            device,
             state: ReplicaState::Loading,
             load: Load { slots: config.slots, ..Load::default() },
             memory: config.memory,
@@ -81,10 +100,14 @@ impl Upstream {
             profile: profile.clone(),
         });
         let learner = Mutex::new(profile.as_ref().map(Learner::from_profile).unwrap_or_default());
-        let shared = Arc::new(Shared { config, client, learner, report, stop: CancellationToken::new() });
+        let managed = config.managed.clone();
+        let managed = managed.map(|managed| Managed::new(managed, config.variant.clone(), config.model.clone(), state));
+        let shared = Arc::new(Shared { config, client, learner, report, stop: CancellationToken::new(), managed });
         let (tasks, runtime) = (TaskTracker::new(), tokio::runtime::Handle::current());
         let watcher = Arc::clone(&shared);
         tasks.spawn_on(async move { watcher.watch_over().await }, &runtime);
+        let keeper = Arc::clone(&shared);
+        tasks.spawn_on(async move { keeper.keep_running().await }, &runtime);
         Ok(Self { shared, open: Arc::default(), tasks, runtime })
     }
 }
@@ -128,6 +151,11 @@ impl Drop for Upstream {
 }
 
 impl Shared {
+    /// The URL of a call.
+    fn call(&self, path: &str) -> Result<reqwest::Url, StartError> {
+        self.config.call(path, self.managed.as_ref().map_or(0, Managed::port))
+    }
+
     fn authorised(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
         match &self.config.api_key {
             Some(key) => request.bearer_auth(key.expose()),

@@ -31,6 +31,7 @@ pub(super) fn replica() -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new("small").expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 1, ..Load::default() },
         memory: Bytes(0),
@@ -147,7 +148,7 @@ impl World {
 
     pub(super) fn view(&mut self, sequence: u64, nodes: Vec<ViewNode>) -> Vec<AgentEffect> {
         let epoch = PlanEpoch { incarnation: 1, sequence };
-        let view = ViewMessage { epoch, nodes, catalogue: None, revoked: Vec::new(), drain: false };
+        let view = ViewMessage { epoch, nodes, catalogue: None, keys: None, revoked: Vec::new(), drain: false };
         self.broker(BrokerEvent::View(Box::new(view)))
     }
 }
