@@ -4,6 +4,7 @@
 //! `remote` (a stream to a peer, or through the hub) → back through `driver`, which lets content through to the client exactly
 //! when the core says so. Requests of other ingresses come in by `uplink` or `peers` and live in `offered`.
 
+mod advertise;
 pub mod capture;
 mod control;
 mod driver;
