@@ -12,7 +12,7 @@ use shared::ids::NodeId;
 use shared_net::host::checks::{self, Port, port};
 use shared_net::host::{Checkup, Finding, StateFolder, Tasks};
 use shared_net::mqtt::{MqttEvent, MqttSettings};
-use shared_net::quic::resolve;
+use shared_net::link::resolve;
 use shared_net::say;
 use shared_net::tls::CertClock;
 use std::error::Error;
@@ -182,6 +182,7 @@ async fn ports(config: &Config, state: &StateDir) -> Vec<Finding> {
     }
     let mut findings = vec![
         port(Port::Udp, "quic.listen", config.quic.listen),
+        port(Port::Tcp, "quic.listen", config.quic.listen),
         port(Port::Tcp, "http.listen", config.http.listen),
         port(Port::Tcp, "admin.listen", config.admin.listen),
     ];
