@@ -2,6 +2,7 @@
 
 mod asking;
 mod joining;
+mod keys;
 
 use crate::config::{Config, ENVIRONMENT_PREFIX};
 use crate::doctor;
@@ -71,6 +72,13 @@ enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Change who may ask this node: API keys beside those of the fleet
+    Key {
+        #[command(subcommand)]
+        command: keys::KeyCommand,
         #[command(flatten)]
         settings: Settings,
     },
@@ -197,6 +205,9 @@ pub enum CommandError {
     /// The capture does not replay.
     #[error(transparent)]
     Replay(#[from] capture::CaptureError),
+    /// A key cannot be made, or is none.
+    #[error("{0}")]
+    Key(String),
     /// The answer cannot be shown.
     #[error("showing the answer as JSON")]
     Json(#[from] serde_json::Error),
@@ -235,6 +246,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
             let record: Record = wait(ask(&settings.load()?.value, &format!("requests/{request}")))?;
             show(json, &record, pages::explain(&record))
         }
+        Command::Key { command, settings } => keys::run(&settings.load()?.value.state, command),
         Command::Upgrade { from, root } => {
             match release::upgrade(&from, &root)? {
                 Upgraded::Installed(hash) => say!("{hash} is installed; to run it: systemctl restart tidegate-agent"),
@@ -246,6 +258,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Config { what: ConfigCommand::Check { settings } } => {
             let config = settings.load()?.value;
             config.validate()?;
+            config.check_keys(keys::are_elsewhere(&config.state)?)?;
             config.check_files()?;
             say!("the configuration is good");
             Ok(())

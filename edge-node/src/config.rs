@@ -177,14 +177,24 @@ impl Config {
         Dispatcher::new(&self.policies.dispatch)?;
         Allocator::named(&self.policies.allocation.policy, self.policies.allocation.config.clone())?;
         self.http.front.validate()?;
-        if self.http.exposure() == Exposure::Network && self.http.front.api_keys_sha256.is_empty() {
-            return Err(BadFront::NoKeys.into());
-        }
         let mut variants = BTreeSet::new();
         if let Some(twice) = self.engines.iter().find(|engine| !variants.insert(engine.variant())) {
             return Err(BadConfig::EngineTwice(twice.variant().clone()));
         }
         self.catalogue().map(|_| ())
+    }
+
+    /// Checks that the listener may open. `others` says whether there are API keys beside the configuration, or may be: of the node, or of
+    /// the fleet that it has joined.
+    ///
+    /// # Errors
+    /// [`BadConfig::Front`].
+    pub fn check_keys(&self, others: bool) -> Result<(), BadConfig> {
+        let wanted = self.http.exposure() == Exposure::Network || self.http.front.key_required;
+        if wanted && !others && self.http.front.api_keys_sha256.is_empty() {
+            return Err(BadFront::NoKeys.into());
+        }
+        Ok(())
     }
 
     /// Checks that the files which engines need are there. An agent starts without them all the same, and says so: other nodes
@@ -225,7 +235,7 @@ fn unrated(engine: &EngineConfig) -> Option<Variant> {
         context: engine.context(),
         memory: Bytes(0),
         quality: Quality::new(0.5).ok()?,
-        quality_source: "not rated".to_owned(),
+        quality_source: Variant::NOT_RATED.to_owned(),
     })
 }
 
@@ -309,7 +319,9 @@ mod tests {
         }
         let bad = loaded("[policies.dispatch]\npolicy = \"no-such\"").expect("read").validate().expect_err("unknown policy");
         assert!(bad.to_string().contains("min-latency"), "{bad}");
-        let bad = loaded("[http]\nlisten = \"0.0.0.0:80\"").expect("read").validate().expect_err("no keys");
+        let open = loaded("[http]\nlisten = \"0.0.0.0:80\"").expect("read");
+        open.check_keys(true).expect("keys come from elsewhere");
+        let bad = open.check_keys(false).expect_err("no keys");
         assert!(bad.to_string().contains("api_keys_sha256"), "{bad}");
     }
 }

@@ -4,6 +4,7 @@
 mod copies;
 mod doctor;
 mod explain;
+mod key;
 mod nodes;
 mod reach;
 mod serve;
@@ -74,6 +75,11 @@ enum Command {
     Service {
         #[command(subcommand)]
         action: service::ServiceAction,
+    },
+    /// Changes who may ask: API keys of the whole fleet.
+    Key {
+        #[command(subcommand)]
+        action: key::KeyAction,
     },
     /// Throws a node out: its certificates are no longer good.
     Revoke {
@@ -230,6 +236,7 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Serve(serve) => serve.run(place.load(serve.flags())?.value).await,
         Command::Nodes { json } => nodes::list(&plain()?, json).await,
         Command::Service { action } => action.run(&plain()?).await,
+        Command::Key { action } => action.run(&plain()?).await,
         Command::Revoke { node } => nodes::revoke(&plain()?, node).await,
         Command::Drain { node, undo } => nodes::drain(&plain()?, node, !undo).await,
         Command::Records { last, json } => explain::records(&plain()?, last, json).await,

@@ -57,7 +57,19 @@ fn binary(row: &NodeRow) -> String {
 fn live(rows: &[Certified<NodeRow>]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
-    table.set_header(["node", "tier", "state", "heard", "rtt", "over", "replicas", "labels", "cert left", "binary", "last fault"]);
+    table.set_header([
+        "node",
+        "tier",
+        "state",
+        "heard",
+        "rtt",
+        "over",
+        "replicas",
+        "labels",
+        "cert left",
+        "binary",
+        "last fault",
+    ]);
     for Certified { node: row, certificate_expires } in rows {
         let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
         let replicas: Vec<_> = row.replicas.iter().map(replica).collect();

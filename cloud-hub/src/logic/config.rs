@@ -5,7 +5,7 @@ use shared::ids::NodeId;
 use shared::plan::DispatchSetting;
 use shared::policy::dispatch::SplitRules;
 use shared::units::Micros;
-use shared::work::Service;
+use shared::work::{ClientKey, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who the hub is and how it decides.
@@ -94,6 +94,9 @@ pub struct Restored {
     pub nodes: Vec<RestoredNode>,
     /// All services.
     pub services: Vec<Service>,
+    /// All API keys.
+    #[serde(default)]
+    pub keys: Vec<ClientKey>,
     /// The dispatch policy that an operator set last; it stands before the configured one.
     pub dispatch: Option<DispatchSetting>,
 }

@@ -95,6 +95,11 @@ impl Ingress {
         }
     }
 
+    /// The core, for a look.
+    pub(super) const fn core(&self) -> &RequestCore {
+        &self.core
+    }
+
     /// When the core wants to be told of the time.
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.core.next_deadline()

@@ -5,6 +5,7 @@
 //! loss alike); records may lose the last moments at power loss, never at a kill. Text of requests must never come here.
 
 pub(crate) mod copies;
+mod keys;
 mod meta;
 mod plans;
 mod records;

@@ -74,7 +74,11 @@ fn round(numbers: &[f32; BLOCK]) -> Block {
     for i in 0..16 {
         largest[i] = numbers[i].abs().max(numbers[i + 16].abs());
     }
-    let largest = largest.iter().fold(0.0_f32, |a, b| a.max(*b));
+    let mut top = 0.0_f32;
+    for lane in largest {
+        top = top.max(lane);
+    }
+    let largest = top;
     let scale = largest / 127.0;
     let inverse = if scale > 0.0 { 127.0 / largest } else { 0.0 };
     // Adding this number leaves the nearest integer in the last bits.
@@ -88,7 +92,8 @@ fn round(numbers: &[f32; BLOCK]) -> Block {
     }
     let mut quants = [0; BLOCK / 4];
     for (quad, bytes) in quants.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *quad = i32::from_le_bytes(bytes.map(|byte| byte as u8));
+        let [a, b, c, d] = *bytes;
+        *quad = i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8]);
     }
     Block { quants, scale, total: scale * sum as f32, sum }
 }

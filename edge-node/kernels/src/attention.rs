@@ -3,15 +3,12 @@
 //! Keys lie turned, so that neighbouring numbers belong to neighbouring positions: a score then needs no sum across a vector. A score
 //! depends on its position's key alone, so blocks may be filled further than what a token may see.
 
-use crate::float::{exp, total};
+use crate::float::{LANES, Lanes, exp, total};
 use crate::half::widen;
 use crate::level::{by_level, level};
 
 /// Positions in a block of keys and values.
 pub const BLOCK: usize = 32;
-
-/// Lanes of sums over positions.
-const LANES: usize = 16;
 
 /// The keys and values of one head in a block: keys as `head` rows of [`BLOCK`] positions, values as [`BLOCK`] rows of `head` numbers.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +36,15 @@ pub struct Scratch {
     wide: Vec<f32>,
 }
 
-/// For each query of `head` numbers: the mean of the first `seen` values, weighed by how well their keys answer the query.
+/// For each query of `head` numbers, an even count: the mean of the first `seen` values, weighed by how well their keys answer the query.
 ///
 /// # Panics
 /// When the spans do not hold `seen` positions, or sizes do not fit.
 pub fn attend(queries: &[f32], head: usize, spans: &[Span<'_>], seen: usize, out: &mut [f32], scratch: &mut Scratch) {
-    assert!(head > 0 && queries.len().is_multiple_of(head) && queries.len() == out.len(), "whole queries");
+    assert!(
+        head > 0 && head.is_multiple_of(2) && queries.len().is_multiple_of(head) && queries.len() == out.len(),
+        "whole queries"
+    );
     assert!(seen > 0 && seen <= spans.len() * BLOCK, "positions that there are");
     by_level!(
         level(), attend_inner,
@@ -71,7 +71,10 @@ fn attend_inner(queries: &[f32], head: usize, spans: &[Span<'_>], seen: usize, o
             }
         }
     }
-    scores.chunks_exact_mut(width).for_each(|scores| soften(&mut scores[..seen]));
+    // Loops, not closures, here and below: what is not inlined would be compiled without the vector instructions.
+    for scores in scores.chunks_exact_mut(width) {
+        soften(&mut scores[..seen]);
+    }
     out.fill(0.0);
     for (index, span) in spans.iter().enumerate() {
         let values = match span {
@@ -88,63 +91,107 @@ fn attend_inner(queries: &[f32], head: usize, spans: &[Span<'_>], seen: usize, o
 #[inline(always)]
 fn widened<'a>(narrow: &[u16], wide: &'a mut Vec<f32>) -> &'a [f32] {
     wide.clear();
-    wide.extend(narrow.iter().map(|bits| widen(*bits)));
+    wide.resize(narrow.len(), 0.0);
+    for (wide, bits) in wide.iter_mut().zip(narrow) {
+        *wide = widen(*bits);
+    }
     wide
 }
 
 #[inline(always)]
 fn score(query: &[f32], keys: &[f32], scale: f32, scores: &mut [f32; BLOCK]) {
-    // Two sums, so that one addition need not wait for the one before.
-    let mut sums = [[0.0_f32; BLOCK]; 2];
-    for (numbers, keys) in query.chunks(2).zip(keys.chunks(2 * BLOCK)) {
-        for ((number, keys), sums) in numbers.iter().zip(keys.as_chunks::<BLOCK>().0).zip(&mut sums) {
-            for lane in 0..BLOCK {
-                sums[lane] = number.mul_add(keys[lane], sums[lane]);
+    // Two sums for each position, so that one addition need not wait for the one before.
+    let mut sums = [[Lanes::ZERO; BLOCK / LANES]; 2];
+    let rows = keys.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>().0;
+    for (rows, numbers) in rows.as_chunks::<2>().0.iter().zip(query.as_chunks::<2>().0) {
+        for half in 0..2 {
+            for part in 0..BLOCK / LANES {
+                sums[half][part] = sums[half][part].plus(numbers[half], &rows[half][part]);
             }
         }
     }
-    for lane in 0..BLOCK {
-        scores[lane] = (sums[0][lane] + sums[1][lane]) * scale;
+    let [even, odd] = sums;
+    for (part, scores) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for ((score, even), odd) in scores.iter_mut().zip(even[part].0).zip(odd[part].0) {
+            *score = (even + odd) * scale;
+        }
     }
 }
 
 /// From scores to weights that add up to 1.
 #[inline(always)]
 fn soften(scores: &mut [f32]) {
-    let largest = scores.iter().fold(f32::MIN, |a, b| a.max(*b));
-    let mut sums = [0.0; LANES];
-    for chunk in scores.chunks_mut(LANES) {
-        for (score, sum) in chunk.iter_mut().zip(&mut sums) {
-            *score = exp(*score - largest);
-            *sum += *score;
+    let mut largest = [f32::MIN; LANES];
+    let (chunks, rest) = scores.as_chunks_mut::<LANES>();
+    for chunk in &*chunks {
+        for lane in 0..LANES {
+            largest[lane] = largest[lane].max(chunk[lane]);
         }
     }
+    for (largest, score) in largest.iter_mut().zip(&*rest) {
+        *largest = largest.max(*score);
+    }
+    let mut top = f32::MIN;
+    for lane in largest {
+        top = top.max(lane);
+    }
+    let mut sums = [0.0; LANES];
+    for chunk in &mut *chunks {
+        for lane in 0..LANES {
+            chunk[lane] = exp(chunk[lane] - top);
+            sums[lane] += chunk[lane];
+        }
+    }
+    for (score, sum) in rest.iter_mut().zip(&mut sums) {
+        *score = exp(*score - top);
+        *sum += *score;
+    }
     let scale = total(sums).recip();
-    scores.iter_mut().for_each(|score| *score *= scale);
+    for score in scores {
+        *score *= scale;
+    }
 }
 
 /// Adds values, each by its weight, one position after the other.
 #[inline(always)]
 fn mix(weights: &[f32], values: &[f32], out: &mut [f32]) {
     let head = out.len();
-    let (chunks, rest) = out.as_chunks_mut::<BLOCK>();
-    for (at, out) in chunks.iter_mut().enumerate() {
-        let mut sums = *out;
-        for (weight, values) in weights.iter().zip(values.chunks_exact(head)) {
-            if let Some(values) = values[at * BLOCK..].first_chunk::<BLOCK>() {
-                for lane in 0..BLOCK {
-                    sums[lane] = weight.mul_add(values[lane], sums[lane]);
+    let mut from = 0;
+    while from < head {
+        from += match (head - from) / LANES {
+            4.. => mix_lanes::<4>(weights, values, out, from),
+            1.. => mix_lanes::<1>(weights, values, out, from),
+            0 => {
+                for (weight, values) in weights.iter().zip(values.chunks_exact(head)) {
+                    for (out, value) in out[from..].iter_mut().zip(&values[from..]) {
+                        *out = weight.mul_add(*value, *out);
+                    }
                 }
+                head - from
             }
-        }
-        *out = sums;
+        };
     }
-    let from = head - rest.len();
+}
+
+/// The same for some of a head's numbers, as many as registers hold.
+#[inline(always)]
+fn mix_lanes<const PARTS: usize>(weights: &[f32], values: &[f32], out: &mut [f32], from: usize) -> usize {
+    let head = out.len();
+    let mut sums: [Lanes; PARTS] = [Lanes::ZERO; PARTS];
+    let out = out[from..].as_chunks_mut::<LANES>().0;
+    for part in 0..PARTS {
+        sums[part] = Lanes(out[part]);
+    }
     for (weight, values) in weights.iter().zip(values.chunks_exact(head)) {
-        for (out, value) in rest.iter_mut().zip(&values[from..]) {
-            *out = weight.mul_add(*value, *out);
+        let values = values[from..].as_chunks::<LANES>().0;
+        for part in 0..PARTS {
+            sums[part] = sums[part].plus(*weight, &values[part]);
         }
     }
+    for part in 0..PARTS {
+        out[part] = sums[part].0;
+    }
+    PARTS * LANES
 }
 
 #[cfg(test)]
@@ -152,8 +199,11 @@ mod tests {
     use super::*;
     use crate::half::narrow;
 
+    /// Keys and values, position by position or span by span.
+    type Both<K> = (Vec<K>, Vec<K>);
+
     /// Keys and values of `count` positions by definition, and in spans.
-    fn example(head: usize, count: usize) -> (Vec<Vec<f32>>, Vec<Vec<f32>>, Vec<(Vec<f32>, Vec<f32>)>) {
+    fn example(head: usize, count: usize) -> (Both<Vec<f32>>, Vec<Both<f32>>) {
         let rows = |seed: f32| -> Vec<Vec<f32>> {
             (0..count).map(|p| (0..head).map(|i| ((p * head + i) as f32 * seed).sin()).collect()).collect()
         };
@@ -169,13 +219,13 @@ mod tests {
             (turned, plain)
         });
         let spans = spans.collect();
-        (keys, values, spans)
+        ((keys, values), spans)
     }
 
     #[test]
     fn it_is_the_weighed_mean_and_never_looks_ahead() {
         for (head, count, seen) in [(8, 40, 1), (8, 40, 33), (64, 100, 64), (80, 70, 70)] {
-            let (keys, values, spans) = example(head, count);
+            let ((keys, values), spans) = example(head, count);
             let spans: Vec<Span<'_>> = spans.iter().map(|(keys, values)| Span::Wide { keys, values }).collect();
             let queries: Vec<f32> = (0..3 * head).map(|i| (i as f32 * 0.13).cos() * 2.0).collect();
             let mut out = vec![0.0; 3 * head];
@@ -197,7 +247,7 @@ mod tests {
 
     #[test]
     fn half_precision_is_widened() {
-        let (_, _, spans) = example(16, 50);
+        let (_, spans) = example(16, 50);
         let halves: Vec<(Vec<u16>, Vec<u16>)> = spans
             .iter()
             .map(|(keys, values)| (keys.iter().map(|x| narrow(*x)).collect(), values.iter().map(|x| narrow(*x)).collect()))

@@ -3,7 +3,7 @@
 use crate::level::{by_level, level};
 
 /// Sums run in so many lanes, whatever the width of the instructions.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Which numbers of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,24 @@ pub fn add(numbers: &mut [f32], others: &[f32]) {
 fn add_inner(numbers: &mut [f32], others: &[f32]) {
     for (number, other) in numbers.iter_mut().zip(others) {
         *number += other;
+    }
+}
+
+/// Numbers that stay in registers: larger arrays were found to be written to memory and read again at each step.
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes(pub(crate) [f32; LANES]);
+
+impl Lanes {
+    pub(crate) const ZERO: Self = Self([0.0; LANES]);
+
+    /// Adds a multiple of other numbers.
+    #[inline(always)]
+    pub(crate) fn plus(self, factor: f32, others: &[f32; LANES]) -> Self {
+        let mut sums = self.0;
+        for lane in 0..LANES {
+            sums[lane] = factor.mul_add(others[lane], sums[lane]);
+        }
+        Self(sums)
     }
 }
 

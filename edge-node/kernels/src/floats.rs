@@ -2,6 +2,7 @@
 
 use crate::Spread;
 use crate::columns::{Columns, TILE};
+use crate::float::Lanes;
 use crate::level::{Level, by_level, level};
 
 /// Rows of the other side that pass a strip at once.
@@ -96,28 +97,26 @@ fn strip_product(level: Level, lanes: &[[f32; TILE]], numbers: &[f32], sums: &mu
 
 #[inline(always)]
 fn strip_inner(lanes: &[[f32; TILE]], numbers: &[f32], sums: &mut [[f32; TILE]; TOGETHER]) {
-    let rows: Vec<&[f32]> = numbers.chunks_exact(lanes.len()).collect();
-    if let [a, b, c, d] = rows[..] {
-        let [mut w, mut x, mut y, mut z] = *sums;
+    let width = lanes.len();
+    if numbers.len() == TOGETHER * width {
+        let (first, second) = numbers.split_at(2 * width);
+        let ((a, b), (c, d)) = (first.split_at(width), second.split_at(width));
+        let mut all = [Lanes::ZERO; TOGETHER];
         for ((((lanes, a), b), c), d) in lanes.iter().zip(a).zip(b).zip(c).zip(d) {
-            for lane in 0..TILE {
-                w[lane] = a.mul_add(lanes[lane], w[lane]);
-                x[lane] = b.mul_add(lanes[lane], x[lane]);
-                y[lane] = c.mul_add(lanes[lane], y[lane]);
-                z[lane] = d.mul_add(lanes[lane], z[lane]);
-            }
+            all[0] = all[0].plus(*a, lanes);
+            all[1] = all[1].plus(*b, lanes);
+            all[2] = all[2].plus(*c, lanes);
+            all[3] = all[3].plus(*d, lanes);
         }
-        *sums = [w, x, y, z];
+        *sums = [all[0].0, all[1].0, all[2].0, all[3].0];
         return;
     }
-    for (row, sums) in rows.iter().zip(sums) {
-        let mut sum = *sums;
-        for (lanes, number) in lanes.iter().zip(*row) {
-            for lane in 0..TILE {
-                sum[lane] = number.mul_add(lanes[lane], sum[lane]);
-            }
+    for (row, sums) in numbers.chunks_exact(width).zip(sums) {
+        let mut sum = Lanes::ZERO;
+        for (lanes, number) in lanes.iter().zip(row) {
+            sum = sum.plus(*number, lanes);
         }
-        *sums = sum;
+        *sums = sum.0;
     }
 }
 

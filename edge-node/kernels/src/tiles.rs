@@ -203,7 +203,7 @@ impl Tiles {
             let half = |at: usize| widen(u16::from_le_bytes([tile[0].0[at], tile[0].0[at + 1]]));
             let (scale, offset) = (half(2 * lane), half(32 + 2 * lane));
             for (column, number) in numbers.iter_mut().enumerate() {
-                *number = (plain::number(tile, lane, column, self.nibbles) as f32).mul_add(scale, offset);
+                *number = plain::number(tile, lane, column, self.nibbles) as f32 * scale + offset;
             }
         }
     }

@@ -10,8 +10,8 @@ use shared::plan::Layer;
 use shared::wire::mqtt::Topic;
 use shared_net::host::checks::{Port, port};
 use shared_net::host::{Finding, Tasks};
-use shared_net::mqtt::{MqttEvent, MqttSettings};
 use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, resolve};
+use shared_net::mqtt::{MqttEvent, MqttSettings};
 use shared_net::tls::{Admit, CertClock, Identity};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -65,7 +65,8 @@ impl Patient<'_> {
         let why = failure.map_or_else(|| "no address".to_owned(), |error| error.to_string());
         for at in &addresses {
             if self.dial(identity, &member.hub, *at, Transport::Tcp).await.is_ok() {
-                let seen = format!("UDP blocked: {} answers at {at} over TCP only ({why}); the agent goes on, slower", member.hub);
+                let seen =
+                    format!("UDP blocked: {} answers at {at} over TCP only ({why}); the agent goes on, slower", member.hub);
                 let remedy = format!("let UDP {} out to the hub and its answers back in, at every firewall between", at.port());
                 return Some(Finding::warn("hub", seen, remedy));
             }

@@ -17,7 +17,7 @@ use shared::wire::Body;
 use shared::wire::frame::{Hello, TokenBatch};
 use shared::work::{ExecHeader, LlmRequest};
 use shared_net::host::Tasks;
-use shared_net::openai::Answer;
+use shared_net::openai::{Answer, KeyRing, KeySource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -53,6 +53,7 @@ pub(super) struct Hands {
     pub(super) broker: mqtt::Broker,
     pub(super) store: Store,
     pub(super) meters: Arc<Meters>,
+    pub(super) ring: KeyRing,
     clients: BTreeMap<RequestId, Client>,
     attempts: BTreeMap<AttemptId, Attempt>,
     offered: BTreeMap<AttemptId, mpsc::Sender<Command>>,
@@ -70,6 +71,7 @@ impl Hands {
         broker: mqtt::Broker,
         store: Store,
         meters: Arc<Meters>,
+        ring: KeyRing,
     ) -> Self {
         Self {
             handle,
@@ -80,6 +82,7 @@ impl Hands {
             broker,
             store,
             meters,
+            ring,
             clients: BTreeMap::new(),
             attempts: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -170,6 +173,7 @@ impl Hands {
             AgentEffect::PingPeer(node, link, pulse) => self.links.ping(&node, link, pulse),
             AgentEffect::PongPeer(node, link, pulse) => self.links.pong(&node, link, pulse),
             AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),
+            AgentEffect::Keys(keys) => self.ring.set(KeySource::Fleet, keys),
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
         }

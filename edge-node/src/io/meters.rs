@@ -47,6 +47,12 @@ struct FrontLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KeyLabels {
+    key: String,
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DirectionLabels {
     direction: &'static str,
 }
@@ -75,6 +81,8 @@ pub(super) struct Meters {
     spool_dropped: Gauge,
     front: Family<FrontLabels, Gauge>,
     connections: Gauge,
+    errors: Family<ReasonLabels, Gauge>,
+    keys: Family<KeyLabels, Gauge>,
     stage_tokens: Counter,
     stage_bytes: Counter,
     peer_bytes: Family<DirectionLabels, Gauge>,
@@ -106,6 +114,8 @@ impl Meters {
             spool_dropped: Gauge::default(),
             front: Family::default(),
             connections: Gauge::default(),
+            errors: Family::default(),
+            keys: Family::default(),
             stage_tokens: Counter::default(),
             stage_bytes: Counter::default(),
             peer_bytes: Family::default(),
@@ -145,6 +155,8 @@ impl Meters {
             self.spool_dropped.clone(),
         );
         registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
+        registry.register("http_errors", "Errors shown to clients, by code", self.errors.clone());
+        registry.register("keys", "What API keys did: requests, tokens, and refusals by code", self.keys.clone());
         registry.register("http_connections", "Open HTTP connections", self.connections.clone());
         registry.register("stage_tokens", "Tokens whose hidden states went to a next stage", self.stage_tokens.clone());
         registry.register(
@@ -244,6 +256,19 @@ impl Meters {
         for ((endpoint, code), count) in front.requests {
             let labels = FrontLabels { endpoint: endpoint.label().to_owned(), status: code.to_string() };
             self.front.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        for (reason, count) in front.errors {
+            let labels = ReasonLabels { reason: reason.to_owned() };
+            self.errors.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        // Keys that are gone must not stay here for ever.
+        self.keys.clear();
+        for (key, counts) in front.keys {
+            let totals = [("requests", counts.requests), ("tokens", counts.tokens)];
+            for (what, count) in totals.into_iter().chain(counts.refusals) {
+                let labels = KeyLabels { key: key.clone(), what };
+                self.keys.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
         }
         let mut text = String::new();
         encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;

@@ -12,6 +12,7 @@ mod execute;
 mod hands;
 mod health;
 mod http;
+pub mod keys;
 mod links;
 mod meters;
 pub(crate) mod mqtt;

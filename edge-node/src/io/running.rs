@@ -6,6 +6,7 @@ use super::execute::Engines;
 use super::hands::Hands;
 use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
+use super::keys::Keeper;
 use super::links::Links;
 use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
@@ -23,7 +24,7 @@ use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
 use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError, resolve};
-use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
+use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -138,6 +139,7 @@ impl Running {
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
+        config.check_keys(joined.is_some() || !super::keys::load(folder.path())?.is_empty())?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
         let engines = engines()?;
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
@@ -146,6 +148,14 @@ impl Running {
         let listener = listener.map_err(|source| StartError::Listen { address: config.http.listen, source })?;
         let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
 
+        let ring = KeyRing::new(
+            joined.as_ref().map_or_else(|| CertClock::load(folder.path()), |joined| joined.membership.clock.clone()),
+        );
+        if joined.is_some() {
+            // The hub may have some, now or later.
+            ring.expect_keys();
+        }
+        tasks.spawn("API keys", Keeper::start(Arc::clone(&folder), ring.clone())?.run(tasks.cancelled()));
         let (handle, inbox) = driver::channel(&agent, clock);
         let links = Arc::new(Links::default());
         let meters = Arc::new(Meters::new(Arc::clone(&links)));
@@ -155,7 +165,17 @@ impl Running {
         let (store, book) = store::open(&folder, &tasks);
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
         let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
-        let hands = Hands::new(handle.clone(), tasks.clone(), engines_of, links_of, network.clone(), broker, store, meters_of);
+        let hands = Hands::new(
+            handle.clone(),
+            tasks.clone(),
+            engines_of,
+            links_of,
+            network.clone(),
+            broker,
+            store,
+            meters_of,
+            ring.clone(),
+        );
         let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
         watch_engines(&engines, &handle, &tasks);
@@ -176,7 +196,7 @@ impl Running {
         let counters = Arc::new(FrontCounters::default());
         let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
-        let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
+        let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
         store::note_http_address(folder.path(), http)?;
         tracing::info!(node = %handle.node(), %http, joined = endpoint.is_some(), "agent started");

@@ -17,7 +17,7 @@ use shared::units::Micros;
 use shared::wire::frame::{Drawn, Hidden};
 use shared::wire::{Frame, StageBody};
 use shared::work::ExecHeader;
-use shared_net::quic::{FrameReader, FrameWriter, Link, Stream, StreamError};
+use shared_net::link::{FrameReader, FrameWriter, Link, Stream, StreamError};
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;

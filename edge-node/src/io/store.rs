@@ -139,7 +139,7 @@ pub fn load_agent(folder: &Path) -> Result<Option<Persisted>, StoreError> {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<Result<T, StoreError>>, StoreError> {
+pub(super) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<Result<T, StoreError>>, StoreError> {
     match std::fs::read(path) {
         Ok(bytes) => {
             let damaged = |error: serde_json::Error| StoreError::Damaged { path: path.to_owned(), why: error.to_string() };
@@ -150,7 +150,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<Result<T, 
     }
 }
 
-fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StoreError> {
+pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StoreError> {
     let failed = |source| StoreError::File { doing: "writing", path: path.to_owned(), source };
     let bytes = serde_json::to_vec_pretty(value).map_err(|error| failed(io::Error::other(error)))?;
     write_private(path, &bytes).map_err(failed)

@@ -9,6 +9,7 @@ use shared::request::{Effect, Event};
 use shared::units::{Bytes, Fraction, Micros};
 use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};
 use shared::wire::mqtt::{PlanAck, Session, Status, ViewMessage};
+use shared::work::ClientKey;
 
 /// Names one connection between two agents in one life of this process.
 pub type LinkId = u64;
@@ -209,6 +210,8 @@ pub enum AgentEffect {
     PongPeer(NodeId, LinkId, Pulse),
     /// Tell a peer that this node's replicas changed.
     TellPeer(NodeId, LinkId, Box<Hello>),
+    /// From now on these API keys of the fleet are good here, and no others of it.
+    Keys(Vec<ClientKey>),
     /// Refuse and close connections of these certificates, by serial number in hex.
     Revoked(Vec<String>),
     /// Keep this for the next start.

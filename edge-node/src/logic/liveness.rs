@@ -20,6 +20,8 @@ pub(super) struct Liveness {
 impl Liveness {
     /// How often we ask.
     const EVERY: Micros = Micros::from_secs(1);
+    /// How soon we ask while the last answers came late.
+    const HURRY: Micros = Micros::from_millis(400);
     /// Silence after which the connection is given up: three questions unanswered. Shorter than the transport's own idle timeout
     /// of five seconds, since a path that swallows everything is worse than none.
     const SILENCE_MAX: Micros = Micros::from_secs(3);
@@ -41,6 +43,11 @@ impl Liveness {
     pub(super) fn doubt(&mut self, now: Moment) {
         self.heard = self.heard.min(now.before(Self::SILENCE_MAX - Self::DOUBT_MAX));
         self.next = now;
+    }
+
+    /// The last answers raise a question: ask the next one sooner, so that a bad path is found in seconds.
+    pub(super) fn hurry(&mut self, now: Moment) {
+        self.next = self.next.min(now + Self::HURRY);
     }
 
     /// The answer to question `number` came. Says how long it took, if it is the one that is timed.

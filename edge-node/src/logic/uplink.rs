@@ -220,8 +220,10 @@ impl Uplink {
             },
             State::Up(up) if dial == up.dial => match event {
                 UplinkEvent::Pong(pulse) => {
-                    if let Some(took) = up.life.answered(now, pulse.number) {
-                        up.punctual.answered(took);
+                    if let Some(took) = up.life.answered(now, pulse.number)
+                        && up.punctual.answered(took)
+                    {
+                        up.life.hurry(now);
                     }
                 }
                 UplinkEvent::Ping(pulse) => {

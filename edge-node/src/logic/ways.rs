@@ -114,14 +114,15 @@ pub(super) struct Punctuality {
 }
 
 impl Punctuality {
-    /// An answer took so long.
-    pub(super) fn answered(&mut self, took: Micros) {
+    /// An answer took so long. Says whether there is reason to ask again sooner.
+    pub(super) fn answered(&mut self, took: Micros) -> bool {
         let best = self.best.map_or(took, |best| best.min(took));
         self.best = Some(best);
         if self.late.len() == SIGNS {
             self.late.pop_front();
         }
         self.late.push_back(took > best + best + SLACK);
+        self.late.contains(&true)
     }
 
     /// Says why the path is not good enough, if it is not.

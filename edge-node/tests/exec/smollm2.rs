@@ -75,6 +75,29 @@ async fn a_resumed_stream_is_the_unbroken_one() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn four_requests_at_once_get_the_tokens_of_each_alone() {
+    let Some(path) = path() else { return };
+    let engine = Llm::start(LlmConfig { slots: 4, ..config(&path) }).expect("starts");
+    ready(&engine).await;
+    let warm = |seed| Sampling { temperature: 0.9, seed, repetition_penalty: 1.1, ..greedy(40) };
+    let bodies = [
+        chat(PROMPTS[0], greedy(40)),
+        plain(&PROMPTS.join(" "), warm(1)),
+        chat(PROMPTS[10], warm(2)),
+        plain(PROMPTS[7], greedy(40)),
+    ];
+    let mut alone = Vec::new();
+    for body in &bodies {
+        alone.push(answer(&engine, body.clone()).await);
+    }
+    let asked = bodies.map(|body| ask(&engine, body));
+    for (asked, alone) in asked.into_iter().zip(alone) {
+        let together = asked.all().await;
+        assert_eq!((together.ids, together.end), (alone.ids, alone.end));
+    }
+}
+
 /// Prompts of different lengths and kinds.
 const PROMPTS: [&str; 16] = [
     "What is Rust?",

@@ -16,7 +16,7 @@ use shared::wire::body::{Prompt, Sampling};
 use shared::wire::frame::{Chunk, Hello, Pulse};
 use shared::wire::{Body, Frame, VERSION_MAX, VERSION_MIN};
 use shared::work::{Catalogue, ExecHeader, Features, LayerRange, Precision, Priority, PromptKind, ResidencyBound, Service};
-use shared_net::quic::{Endpoint, Link, ResetSecret, Stream};
+use shared_net::link::{Endpoint, Link, ResetSecret, Stream};
 use shared_net::tls::{Admit, CertClock, Identity, Role, name_certificate};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -61,6 +61,7 @@ impl Cast {
             site: self.cloud.site(),
             name: "gpu-1".to_owned(),
             uplink: None,
+            udp_blocked: false,
             config: format!("tier = \"cloud\"\n\n{}", engine(EXACT, model, ("q8_0", "f32"), 4)),
         }
     }
@@ -70,6 +71,7 @@ impl Cast {
             site: self.site.clone(),
             name: node.as_str().rsplit('/').next().unwrap_or_default().to_owned(),
             uplink: Some(Delays { up: UPLINK, down: UPLINK }),
+            udp_blocked: false,
             config: format!("tier = \"device\"\n\n{}", engine(SMALL, model, ("q4_0", "f16"), 2)),
         }
     }

@@ -163,7 +163,8 @@ impl Universe {
             AgentEffect::TellPeer(_, link, hello) => {
                 self.send_peer(&party, link, |link| PeerEvent::Replicas(link, hello.replicas));
             }
-            AgentEffect::Revoked(_) => {}
+            // Nobody asks over HTTP here.
+            AgentEffect::Keys(_) | AgentEffect::Revoked(_) => {}
             AgentEffect::Persist(persisted) => self.agents[host].persisted = Some(*persisted),
         }
     }

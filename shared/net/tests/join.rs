@@ -70,7 +70,9 @@ async fn a_node_joins_comes_back_and_renews() {
     assert!(identity.expires_in(&fleet.clock) > Micros::from_secs(3_000));
 
     let node_end = fleet.endpoint(&identity, Admit::Members);
-    let link = soon("coming back", node_end.connect(hub.local_addr().expect("address"), &joined.hub, Transport::Quic)).await.expect("connected");
+    let link = soon("coming back", node_end.connect(hub.local_addr().expect("address"), &joined.hub, Transport::Quic))
+        .await
+        .expect("connected");
     let renewed = soon("renewing", renew(&link, identity.node())).await.expect("renewed");
     assert_eq!(renewed.identity.node(), identity.node());
     assert_ne!(renewed.identity.serial(), identity.serial());

@@ -173,6 +173,13 @@ impl RequestCore {
         self.policy.name()
     }
 
+    /// Replicas of served variants that are ready on nodes that are online, here and elsewhere.
+    #[must_use]
+    pub fn replicas_ready(&self) -> usize {
+        let variants = self.catalogue.iter().flat_map(|service| &service.variants);
+        variants.map(|variant| self.view.ready(&variant.id).count()).sum()
+    }
+
     /// Requests of clients that are not over.
     #[must_use]
     pub fn requests_open(&self) -> usize {

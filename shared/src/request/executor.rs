@@ -148,6 +148,9 @@ impl Executor {
             ReplicaState::Draining => return Err(Reason::Draining),
             ReplicaState::Failed(why) => return Err(Reason::ReplicaFailed(why.clone())),
         }
+        if let Some(lacking) = header.features.lacks(&replica.report.capabilities) {
+            return Err(Reason::Capability(lacking.name().to_owned()));
+        }
         holds(&replica.report, header)?;
         if self.executions.contains_key(&header.attempt) {
             return Err(Reason::Tried);

@@ -7,11 +7,11 @@ use super::retry::not_resumable;
 use super::ticket::{Stage, Ticket};
 use crate::estimate::price_parts;
 use crate::fleet::{Costs, FleetDelta, Load};
-use crate::ids::{AttemptId, NodeId, RequestId};
+use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use crate::plan::{Actual, Candidate, Failure, Finish, Outcome, Reason, Usage};
 use crate::policy::dispatch::DispatchEvent;
 use crate::units::{Joules, Moment, Tokens};
-use crate::work::{LlmRequest, PromptKind};
+use crate::work::{Capability, LlmRequest, PromptKind};
 
 impl RequestCore {
     pub(super) fn arrive(&mut self, now: Moment, mut request: LlmRequest, effects: &mut Vec<Effect>) {
@@ -29,7 +29,32 @@ impl RequestCore {
             return;
         }
         self.retries.earn();
+        if let Some(lacking) = self.lacked_by_all(id) {
+            let refusal = Failure::Refused(Reason::Capability(lacking.name().to_owned()));
+            return self.finish(now, id, Outcome::Failed(refusal), effects);
+        }
         self.dispatch(now, id, None, effects);
+    }
+
+    /// What the request needs and no replica of its service has, wherever it is and however it is: waiting would change nothing.
+    /// Where no replica is known at all, nothing is known of what they have.
+    fn lacked_by_all(&self, id: RequestId) -> Option<Capability> {
+        let request = &self.tickets.get(&id)?.request;
+        request.features.needed().next()?;
+        let service = self.catalogue.service(&request.service)?;
+        let wanted = service.variants.iter().filter(|variant| request.pinned.as_ref().is_none_or(|pinned| *pinned == variant.id));
+        let mut known = wanted.flat_map(|variant| self.view.replicas_of(&variant.id)).peekable();
+        known.peek()?;
+        let lacking: Vec<_> = known.map(|replica| request.features.lacks(&replica.capabilities)).collect();
+        lacking.into_iter().collect::<Option<Vec<_>>>()?.first().copied()
+    }
+
+    /// Variants of a service of which some replica has this capability, as far as is known here.
+    #[must_use]
+    pub fn variants_with(&self, service: &ServiceId, capability: Capability) -> Vec<VariantId> {
+        let variants = self.catalogue.service(service).into_iter().flat_map(|service| &service.variants);
+        let has = |variant: &VariantId| self.view.replicas_of(variant).any(|replica| capability.is_among(&replica.capabilities));
+        variants.filter(|variant| has(&variant.id)).map(|variant| variant.id.clone()).collect()
     }
 
     /// The client went away: nobody wants the answer, and nobody is told.

@@ -86,6 +86,8 @@ pub fn not_resumable(features: Features, written_in: Precision) -> Option<&'stat
         (features.penalties, "it uses penalties"),
         (features.stop, "it uses stop texts"),
         (features.tools, "it offers tools"),
+        (features.vision, "it shows images"),
+        (features.embeddings, "it asks for vectors"),
     ]
     .into_iter()
     .find_map(|(has, why)| has.then_some(why))
@@ -133,6 +135,8 @@ mod tests {
             Features { penalties: true, ..Features::default() },
             Features { stop: true, ..Features::default() },
             Features { tools: true, ..Features::default() },
+            Features { vision: true, ..Features::default() },
+            Features { embeddings: true, ..Features::default() },
         ] {
             assert!(not_resumable(excluded, Precision::F32).is_some(), "{excluded:?}");
         }

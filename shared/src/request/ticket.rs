@@ -1,6 +1,6 @@
 //! The ingress' half of one request: where it stands, what was tried, what the client has.
 
-use super::limits::{ACCEPT_MAX, LOCAL_SILENCE_MAX, SILENCE_MAX, WAIT_MAX};
+use super::limits::{ACCEPT_MAX, LOCAL_SILENCE_MAX, PATH_WAIT_MAX, SILENCE_MAX, WAIT_MAX};
 use crate::ids::{AttemptId, NodeId, VariantId};
 use crate::plan::{Actual, AttemptRecord, Candidate, Choice, Decision, Outcome, Reason, Record, Usage};
 use crate::policy::dispatch::Pending;
@@ -113,6 +113,7 @@ impl Ticket {
     /// When this request must be looked at although nothing was heard.
     pub(super) fn due(&self) -> Option<Moment> {
         let next = match &self.stage {
+            Stage::Waiting { since, reason: Reason::NoPath } => Some(*since + PATH_WAIT_MAX),
             Stage::Waiting { since, .. } => Some(*since + WAIT_MAX),
             Stage::Trying(trial) => Some(trial.silent_at()),
         };

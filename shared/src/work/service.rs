@@ -42,6 +42,15 @@ pub struct Variant {
 }
 
 impl Variant {
+    /// What stands as the source of a quality that nobody has rated; the figure itself then means nothing but that all are alike.
+    pub const NOT_RATED: &'static str = "not rated";
+
+    /// Its quality with its source, if it was rated.
+    #[must_use]
+    pub fn rated(&self) -> Option<(Quality, &str)> {
+        (self.quality_source != Self::NOT_RATED).then_some((self.quality, self.quality_source.as_str()))
+    }
+
     /// Whether weights with this hash are this variant's, as far as both sides know theirs.
     #[must_use]
     pub fn may_weigh(&self, weights_sha256: Option<&str>) -> bool {

@@ -298,12 +298,15 @@ impl Judge<'_> {
             ReplicaState::Failed(_) => self.stop(true, "replica_failed"),
         }
         let request = &self.ask.request;
-        self.stop(request.prompt.0 / 2 >= replica.context.0, "context");
+        self.stop(!request.features.embeddings && request.prompt.0 / 2 >= replica.context.0, "context");
         let lacks = |name: &str| !replica.capabilities.contains(&name.to_owned());
-        self.stop(request.features.constrained && lacks("response_format"), "capability");
+        let lacks_schema = lacks("response_format") && lacks("json_schema");
+        self.stop(request.features.constrained && lacks_schema, "capability");
         self.stop(request.features.many && lacks("n"), "capability");
         self.stop(request.features.logprobs && lacks("logprobs"), "capability");
         self.stop(request.features.tools && lacks("tools"), "capability");
+        self.stop(request.features.vision && lacks("vision"), "capability");
+        self.stop(request.features.embeddings && lacks("embeddings"), "capability");
         let load = &replica.load;
         self.hold(load.active >= load.slots && load.queued >= load.queue_max, "busy");
         self.hold(replica.profile.is_none(), "no_profile");

@@ -259,7 +259,7 @@ impl Maker {
         let load = self.load();
         let profile = self.profile();
         let layers = self.layers(variant);
-        let names = ["tools", "n", "logprobs", "response_format"];
+        let names = ["tools", "n", "logprobs", "response_format", "json_schema", "vision", "embeddings"];
         let capabilities = names.into_iter().filter(|_| self.dice.percent(50)).map(str::to_owned).collect();
         let report = ReplicaReport {
             variant: variant.id.clone(),

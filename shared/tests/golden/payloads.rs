@@ -22,6 +22,7 @@ pub(crate) fn payloads() -> Vec<Sample> {
         Sample::json("inventory", signed(inventory())),
         Sample::json("telemetry", signed(telemetry())),
         Sample::json("view", view()),
+        Sample::json("view-with-keys", view_with_keys()),
         Sample::json("records", signed(Records { records: vec![record()] })),
     ];
     let states = [
@@ -99,9 +100,33 @@ fn view() -> ViewMessage {
         epoch: epoch(77),
         nodes: vec![seen],
         catalogue: Some(catalogue()),
+        keys: None,
         revoked: vec!["0a1b".to_owned()],
         drain: true,
     }
+}
+
+/// A view with a key of each kind: all limits, and none.
+fn view_with_keys() -> ViewMessage {
+    let limited = ClientKey {
+        name: KeyName::new("team/app").expect("name"),
+        sha256: KeyHash::of(b"tg-0123"),
+        scope: KeyScope::Inference,
+        services: vec![ServiceId::new("assistant").expect("name")],
+        rate_per_minute: Some(60),
+        tokens_per_day: Some(100_000),
+        expires: Some(1_800_000_000),
+    };
+    let free = ClientKey {
+        name: KeyName::new("operator").expect("name"),
+        scope: KeyScope::Admin,
+        services: Vec::new(),
+        rate_per_minute: None,
+        tokens_per_day: None,
+        expires: None,
+        ..limited.clone()
+    };
+    ViewMessage { keys: Some(vec![limited, free]), ..view() }
 }
 
 /// A request that waited, was tried in vain, and was then answered elsewhere.

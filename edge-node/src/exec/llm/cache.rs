@@ -72,6 +72,23 @@ impl Cache {
         self.blocks.len() as u64 * self.sizes.block_bytes()
     }
 
+    /// Bytes of a block of these layers.
+    pub(super) fn block_bytes(shape: &Shape, layers: usize, form: CacheForm) -> u64 {
+        Sizes { layers, kv_heads: shape.kv_heads, head: shape.head, form }.block_bytes()
+    }
+
+    /// Begins with the blocks of a sequence that began alike, in all layers.
+    pub(super) fn adopt(&mut self, blocks: Vec<Arc<Block>>) {
+        self.lengths.fill(blocks.len() * BLOCK);
+        self.blocks = blocks;
+    }
+
+    /// The blocks that hold all layers' keys and values of the first `length` positions, as far as they are full.
+    pub(super) fn full(&self, length: usize) -> &[Arc<Block>] {
+        let length = self.lengths.iter().fold(length, |length, held| length.min(*held));
+        self.blocks.get(..length / BLOCK).unwrap_or_default()
+    }
+
     /// Makes room for `rows` more positions from `start` on in a layer, which must hold exactly those before.
     pub(super) fn reserve(&mut self, layer: usize, start: usize, rows: usize) -> Result<()> {
         let (end, context) = (start + rows, self.context);

@@ -42,6 +42,14 @@ pub struct LlmConfig {
     /// passes through all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayerSpan>,
+    /// Whether a prompt that begins like an earlier one is computed only from where they part. It is shared by all who ask this
+    /// replica: how fast an answer comes, and the count of cached tokens in it, then tell whether somebody sent the same beginning
+    /// before. Where clients must not learn that of each other, switch it off.
+    #[serde(default)]
+    pub prefix_cache: PrefixCache,
+    /// Memory for that, in MiB. When absent a quarter of the slots' caches, but at most half of what memory remains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_cache_mb: Option<u32>,
     /// A reader that has not drained its sink for so long loses its slot, in milliseconds.
     #[serde(default = "stall_default")]
     pub stall_ms_max: u64,
@@ -107,6 +115,17 @@ impl From<LayerSpan> for String {
     fn from(LayerSpan { from, to }: LayerSpan) -> Self {
         format!("{from}..{to}")
     }
+}
+
+/// Whether beginnings of prompts are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefixCache {
+    /// They are.
+    #[default]
+    On,
+    /// Each prompt is computed whole.
+    Off,
 }
 
 /// Form of the key-value cache in memory.
@@ -184,14 +203,16 @@ pub enum ModelError {
     },
     /// It would not fit.
     #[error(
-        "not enough memory: needs {} ({weights} for weights and {cache} for {slots} x {context} of cache), and {budget} are {origin}; \
-         use fewer slots, a shorter context or a smaller model, or let `layers` split it over nodes", *weights + *cache
+        "not enough memory: needs {} ({weights} for weights, {cache} for {slots} x {context} of cache, {prefixes} for beginnings of prompts), and {budget} are {origin}; \
+         use fewer slots, a shorter context or a smaller model, or let `layers` split it over nodes", *weights + *cache + *prefixes
     )]
     Memory {
         /// For weights, as loaded.
         weights: Bytes,
         /// For all caches.
         cache: Bytes,
+        /// For beginnings of prompts, where that was configured.
+        prefixes: Bytes,
         /// Requests at once.
         slots: u32,
         /// Of each.

@@ -1,7 +1,7 @@
 //! From a GGUF file to a model in memory, with its size accounted before any weight is read.
 
 use super::cache::Cache;
-use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError, WeightForm, first_line};
+use super::config::{CONTEXT_DEFAULT_MAX, LlmConfig, ModelError, PrefixCache, WeightForm, first_line};
 use super::family::Family;
 use super::gguf::Gguf;
 use super::matrix::{Form, Matrix};
@@ -18,7 +18,13 @@ const SIZE_MAX: usize = 1 << 22;
 pub(super) struct Footprint {
     pub(super) weights: Bytes,
     pub(super) cache: Bytes,
+    /// For beginnings of prompts.
+    pub(super) prefixes: Bytes,
 }
+
+/// Of the memory of the slots' caches, the part that beginnings of prompts get when nobody says otherwise: enough for some
+/// conversations, and no surprise beside the rest.
+const PREFIX_SHARE: u64 = 4;
 
 impl Footprint {
     fn new(gguf: &Gguf, shape: &Shape, held: LayerRange, config: &LlmConfig) -> Self {
@@ -30,23 +36,35 @@ impl Footprint {
         let rotation = (shape.context as u64).saturating_mul(shape.head as u64).saturating_mul(4);
         let layers = usize::from(held.count());
         let cache = Cache::bytes_max(shape, layers, config.cache).saturating_mul(u64::from(config.slots));
-        Self { weights: Bytes(tensors.saturating_add(rotation)), cache: Bytes(cache) }
+        let prefixes = match (config.prefix_cache, config.prefix_cache_mb) {
+            // Stages have nothing to gain: each would need the same beginning.
+            _ if !held.is_whole() => 0,
+            (PrefixCache::Off, _) => 0,
+            (PrefixCache::On, Some(mb)) => u64::from(mb) << 20,
+            (PrefixCache::On, None) => cache / PREFIX_SHARE,
+        };
+        Self { weights: Bytes(tensors.saturating_add(rotation)), cache: Bytes(cache), prefixes: Bytes(prefixes) }
     }
 
     pub(super) fn total(&self) -> Bytes {
-        Bytes(self.weights.0.saturating_add(self.cache.0))
+        Bytes(self.weights.0.saturating_add(self.cache.0).saturating_add(self.prefixes.0))
     }
 
-    fn check(&self, shape: &Shape, config: &LlmConfig) -> Result<(), ModelError> {
+    /// Keeps it within the budget. What nobody asked for by name gives way.
+    fn fit(self, shape: &Shape, config: &LlmConfig) -> Result<Self, ModelError> {
         let (budget, origin) = match config.memory_max {
             Some(configured) => (configured, "configured"),
             None => (memory_available(), "available"),
         };
-        if self.total() <= budget {
-            return Ok(());
+        let Self { weights, cache, prefixes } = self;
+        let asked = Self { prefixes: if config.prefix_cache_mb.is_some() { prefixes } else { Bytes(0) }, ..self };
+        if asked.total() <= budget {
+            let spare = (budget.0 - asked.total().0) / 2;
+            return Ok(Self { prefixes: asked.prefixes.max(prefixes.min(Bytes(spare))), ..self });
         }
         let context = Tokens(u32::try_from(shape.context).unwrap_or(u32::MAX));
-        Err(ModelError::Memory { weights: self.weights, cache: self.cache, slots: config.slots, context, budget, origin })
+        let (prefixes, slots) = (asked.prefixes, config.slots);
+        Err(ModelError::Memory { weights, cache, prefixes, slots, context, budget, origin })
     }
 }
 
@@ -142,17 +160,14 @@ fn context(gguf: &Gguf, family: Family, config: &LlmConfig) -> Result<usize, Mod
 /// What the model, or the configured layers of it, would take; an error when it would not fit.
 pub(super) fn measure(gguf: &Gguf, config: &LlmConfig) -> Result<Footprint, ModelError> {
     let shape = shape(gguf, config)?;
-    let footprint = Footprint::new(gguf, &shape, held(gguf, &shape, config)?, config);
-    footprint.check(&shape, config)?;
-    Ok(footprint)
+    Footprint::new(gguf, &shape, held(gguf, &shape, config)?, config).fit(&shape, config)
 }
 
 /// Loads the model, or the configured layers of it, after its memory was found to fit.
 pub(super) fn load(gguf: &mut Gguf, config: &LlmConfig, go_on: &dyn Fn() -> bool) -> Result<(Model, Footprint), ModelError> {
     let shape = shape(gguf, config)?;
     let held = held(gguf, &shape, config)?;
-    let footprint = Footprint::new(gguf, &shape, held, config);
-    footprint.check(&shape, config)?;
+    let footprint = Footprint::new(gguf, &shape, held, config).fit(&shape, config)?;
 
     let mut layers = Vec::new();
     for index in held.from..held.to {

@@ -17,6 +17,7 @@ mod merges;
 mod model;
 mod next;
 mod pieces;
+mod prefix;
 mod reception;
 mod sampling;
 mod seat;
@@ -29,7 +30,7 @@ mod warm;
 mod worker;
 
 pub use cache::Cache;
-pub use config::{BadSpan, CONTEXT_DEFAULT_MAX, CacheForm, LayerSpan, LlmConfig, ModelError, WeightForm};
+pub use config::{BadSpan, CONTEXT_DEFAULT_MAX, CacheForm, LayerSpan, LlmConfig, ModelError, PrefixCache, WeightForm};
 pub use family::Family;
 pub use model::{Model, Shape, States};
 pub use template::Texts;
@@ -38,9 +39,10 @@ pub use tokenizer::Tokenizer;
 
 use super::hold::Hold;
 use super::rates::Learner;
-use super::{Engine, Hung, Input, Job, StartError};
+use super::{Engine, Hung, Input, Job, Reuse, StartError};
 use futures_util::future::BoxFuture;
 use gguf::Gguf;
+use prefix::{Counts, Prefixes};
 use reception::Reception;
 use shared::fleet::{Load, ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
@@ -48,7 +50,7 @@ use shared::plan::Reason;
 use shared::units::{Bytes, Tokens};
 use shared::work::{EngineKind, HeldLayers, LayerRange};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -89,6 +91,7 @@ pub struct Llm {
     ended: CancellationToken,
     thread: Mutex<Option<JoinHandle<()>>>,
     report: watch::Sender<ReplicaReport>,
+    reused: Arc<Counts>,
 }
 
 impl Llm {
@@ -115,13 +118,25 @@ impl Llm {
         // As many places as slots: whoever holds a slot always finds one.
         let (sender, jobs) = sync_channel(slots as usize);
         let (stop, ended) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
-        let thread = Thread { config, stop: Arc::clone(&stop), report: report.clone(), _ended: ended.clone().drop_guard() };
+        let reused = Arc::<Counts>::default();
+        let (stopped, counts) = (Arc::clone(&stop), Arc::clone(&reused));
+        let thread = Thread { config, stop: stopped, report: report.clone(), reused: counts, _ended: ended.clone().drop_guard() };
         let handle = std::thread::Builder::new()
             .name(thread_name("llm", &variant))
             .spawn(move || thread.run(jobs))
             .map_err(|source| StartError::Thread { variant: variant.clone(), source })?;
         let open = Arc::new(AtomicU32::new(0));
-        Ok(Self { variant, slots, open, jobs: Mutex::new(Some(sender)), stop, ended, thread: Mutex::new(Some(handle)), report })
+        Ok(Self {
+            variant,
+            slots,
+            open,
+            jobs: Mutex::new(Some(sender)),
+            stop,
+            ended,
+            thread: Mutex::new(Some(handle)),
+            report,
+            reused,
+        })
     }
 
     fn begin_stop(&self) {
@@ -149,6 +164,18 @@ impl Engine for Llm {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = jobs.as_ref().ok_or(Reason::Draining)?;
         sender.try_send((job, hold)).map_err(|_| Reason::Busy)
+    }
+
+    fn reuse(&self) -> Option<Reuse> {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { hits, misses, tokens, evicted, blocks } = &*self.reused;
+        Some(Reuse {
+            hits: count(hits),
+            misses: count(misses),
+            tokens: count(tokens),
+            evicted: count(evicted),
+            blocks: count(blocks),
+        })
     }
 
     fn shutdown(&self, within: Duration) -> BoxFuture<'_, Result<(), Hung>> {
@@ -196,6 +223,7 @@ struct Thread {
     config: LlmConfig,
     stop: Arc<AtomicBool>,
     report: watch::Sender<ReplicaReport>,
+    reused: Arc<Counts>,
     _ended: DropGuard,
 }
 
@@ -251,7 +279,10 @@ impl Thread {
             report.context = tokens(model.shape().context);
             report.profile = Some(profile.clone());
         });
+        let block = Cache::block_bytes(model.shape(), model.layers().len(), self.config.cache).max(1);
+        let blocks_max = usize::try_from(footprint.prefixes.0 / block).unwrap_or(usize::MAX);
         let mut worker = worker::Worker {
+            prefixes: Prefixes::new(blocks_max, Arc::clone(&self.reused)),
             model,
             texts,
             config: self.config.clone(),

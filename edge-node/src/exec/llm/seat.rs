@@ -3,7 +3,7 @@
 //! A whole request turns text into text. The first of several stages does so too, but has its tokens drawn by the last one; the
 //! later stages turn hidden states into hidden states, or into tokens, and know no text.
 
-use super::cache::Cache;
+use super::cache::{Block, Cache};
 use super::claim::{Claim, Delivered};
 use super::intake::{self, Intake};
 use super::model::States;
@@ -13,10 +13,12 @@ use super::stop::Spout;
 use super::tokenizer::Tokenizer;
 use crate::exec::ExecEvent;
 use crate::exec::rates::Observation;
+use edge_kernels::BLOCK;
 use shared::plan::{Failure, Finish, Usage};
 use shared::units::Tokens;
 use shared::wire::frame::{Drawn, TokenBatch};
 use std::ops::Range;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -87,6 +89,8 @@ pub(super) struct Seat {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     computed: usize,
+    /// Of these, tokens that had been computed for somebody before.
+    cached: usize,
     asked: bool,
     pending: Option<ExecEvent>,
     seen: Observation,
@@ -161,8 +165,33 @@ impl Seat {
         }
     }
 
-    /// Takes note that a chunk was computed, in so much time if for nobody else.
-    pub(super) fn computed(&mut self, chunk: &Chunk, alone: Option<Duration>) {
+    /// The tokens of a whole request of which nothing was computed yet.
+    pub(super) fn untouched(&self) -> Option<&[u32]> {
+        match (&self.feed, &self.drawing) {
+            (Feed::Tokens { ids, .. }, Drawing::Here(_)) if self.progress.computed == 0 => Some(ids),
+            _ => None,
+        }
+    }
+
+    /// Begins with the blocks of a sequence that began alike.
+    pub(super) fn adopt(&mut self, blocks: Vec<Arc<Block>>) {
+        self.progress.cached = blocks.len() * BLOCK;
+        self.progress.computed = self.progress.cached;
+        self.cache.adopt(blocks);
+    }
+
+    /// The tokens of a whole request that were computed, and the blocks that are full of them.
+    pub(super) fn done(&self) -> Option<(&[u32], &[Arc<Block>])> {
+        match (&self.feed, &self.drawing) {
+            (Feed::Tokens { ids, .. }, Drawing::Here(_)) => {
+                Some((ids.get(..self.progress.computed)?, self.cache.full(self.progress.computed)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes note that a chunk was computed, in so much time if for nobody else. True when that was the end of its prompt.
+    pub(super) fn computed(&mut self, chunk: &Chunk, alone: Option<Duration>) -> bool {
         let tokens = u32::try_from(chunk.count).unwrap_or(u32::MAX);
         if let Some(took) = alone {
             let seen = &mut self.progress.seen;
@@ -174,11 +203,13 @@ impl Seat {
             *seconds += took.as_secs_f64();
         }
         self.progress.computed += chunk.count;
-        if chunk.draw && !self.progress.asked {
-            self.progress.asked = true;
-            let computed = u32::try_from(self.progress.computed).unwrap_or(u32::MAX);
-            self.prompt = computed.saturating_sub(self.resumed);
+        if !chunk.draw || self.progress.asked {
+            return false;
         }
+        self.progress.asked = true;
+        let computed = u32::try_from(self.progress.computed).unwrap_or(u32::MAX);
+        self.prompt = computed.saturating_sub(self.resumed);
+        true
     }
 
     /// Whether the token after this chunk is drawn here.
@@ -288,7 +319,8 @@ impl Seat {
     }
 
     fn usage(&self) -> Usage {
-        Usage { prompt: Tokens(self.prompt), output: Tokens(self.output), cached: Tokens(0) }
+        let cached = u32::try_from(self.progress.cached).unwrap_or(u32::MAX).min(self.prompt);
+        Usage { prompt: Tokens(self.prompt), output: Tokens(self.output), cached: Tokens(cached) }
     }
 
     /// What was seen of it, for the profile.

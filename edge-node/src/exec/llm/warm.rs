@@ -2,18 +2,17 @@
 
 use super::config::{CacheForm, ModelError};
 use super::model::{Model, States};
+use super::worker::CHUNK_TOKENS_MAX;
 use crate::exec::rates::{Learner, Observation};
 use shared::fleet::{Profile, ProfileSource};
 use std::time::Instant;
 
 /// Tokens of the measured prompt: four pieces as real prompts are computed.
-const PROMPT_TOKENS: usize = 64;
+const PROMPT_TOKENS: usize = 4 * CHUNK_TOKENS_MAX;
 /// Tokens generated after it.
 const DECODE_TOKENS: usize = 16;
 /// Tokens of each kind in the round before, which warms memory and threads and is thrown away.
 const WARM_TOKENS: usize = 2;
-/// Piece of the prompt computed at once, as for requests.
-const CHUNK_TOKENS: usize = 16;
 
 /// Runs a short sequence and says how fast it was.
 pub(super) fn measure(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<Profile, ModelError> {
@@ -40,7 +39,7 @@ fn round(
 
     let mut position = 0;
     let began = Instant::now();
-    for chunk in ids.chunks(CHUNK_TOKENS) {
+    for chunk in ids.chunks(CHUNK_TOKENS_MAX) {
         if !go_on() {
             return Err(ModelError::Stopped);
         }

@@ -20,6 +20,7 @@ pub(super) const fn path(kind: PromptKind) -> &'static str {
     match kind {
         PromptKind::Chat => "chat/completions",
         PromptKind::Completion => "completions",
+        PromptKind::Embedding => "embeddings",
     }
 }
 
@@ -35,6 +36,7 @@ pub(super) fn document(config: &UpstreamConfig, header: &ExecHeader, body: &Body
             put("messages", turns.collect());
         }
         Prompt::Plain(text) => put("prompt", text.as_str().into()),
+        Prompt::Inputs(_) => return Err(vectors_only()),
     }
     put("max_tokens", sampling.max_tokens.min(header.output_max.0).into());
     put("temperature", sampling.temperature.into());
@@ -61,6 +63,11 @@ pub(super) fn document(config: &UpstreamConfig, header: &ExecHeader, body: &Body
     document.insert("stream".to_owned(), true.into());
     document.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     Ok(Value::Object(document))
+}
+
+/// A body of another kind than the call.
+pub(super) fn vectors_only() -> Failure {
+    Failure::BadRequest { param: Some("input".to_owned()), message: "texts for vectors belong to `/v1/embeddings`".to_owned() }
 }
 
 fn passed_through(extras: &str) -> Result<Map<String, Value>, Failure> {
@@ -102,10 +109,7 @@ fn shorten(message: &str) -> String {
 
 /// Whether a message repeats a part of the prompt.
 fn quotes(message: &str, prompt: &Prompt) -> bool {
-    let texts: Vec<&str> = match prompt {
-        Prompt::Chat(messages) => messages.iter().map(|message| message.content.as_str()).collect(),
-        Prompt::Plain(text) => vec![text],
-    };
+    let texts = prompt.texts();
     if texts.iter().map(|text| text.len()).sum::<usize>() > SEARCHED_BYTES_MAX {
         return true;
     }

@@ -28,7 +28,8 @@ pub struct UpstreamConfig {
     /// Memory that it holds on this machine; zero where it runs elsewhere.
     #[serde(default)]
     pub memory: Bytes,
-    /// API features that it serves beyond plain text, such as `tools` or `response_format`.
+    /// What it serves beyond plain text, of `tools`, `json_schema`, `vision`, `embeddings`, `logprobs`. Requests that need more than
+    /// this are not sent here.
     #[serde(default)]
     pub capabilities: Vec<String>,
     /// Its speed; measured by a short request, and then learned, when absent.

@@ -5,6 +5,7 @@ use crate::exec::rates::Observation;
 use crate::exec::sse::Events;
 use futures_util::StreamExt;
 use shared::fleet::ReplicaState;
+use shared::work::Capability;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -65,11 +66,15 @@ impl Shared {
         if self.report.borrow().profile.is_some() {
             return Ok(());
         }
-        let measured = tokio::time::timeout(MEASURE_TIMEOUT, self.measure()).await;
-        let seen = measured
-            .ok()
-            .flatten()
-            .ok_or_else(|| "the upstream did not answer the request that measures its speed".to_owned())?;
+        let measured = tokio::time::timeout(MEASURE_TIMEOUT, self.measure()).await.ok().flatten();
+        let seen = match measured {
+            // One that only gives vectors knows no chats.
+            None if Capability::Embeddings.is_among(&self.config.capabilities) => {
+                self.measure_vectors(MEASURE_PROMPT, MEASURE_PROMPT_TOKENS).await
+            }
+            measured => measured,
+        };
+        let seen = seen.ok_or_else(|| "the upstream did not answer the request that measures its speed".to_owned())?;
         self.observe(&seen);
         if self.report.borrow().profile.is_some() { Ok(()) } else { Err("the upstream's speed could not be measured".to_owned()) }
     }

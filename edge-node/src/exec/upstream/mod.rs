@@ -6,6 +6,7 @@
 mod answer;
 mod ask;
 mod config;
+mod embed;
 mod health;
 mod probe;
 mod run;
@@ -21,7 +22,7 @@ use futures_util::future::BoxFuture;
 use shared::fleet::{Load, ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
 use shared::plan::Reason;
-use shared::work::EngineKind;
+use shared::work::{Capability, EngineKind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -58,6 +59,11 @@ impl Upstream {
     pub fn start(config: UpstreamConfig) -> Result<Self, StartError> {
         check_slots(&config.variant, config.slots)?;
         config.call("models")?;
+        if let Some(strange) = config.capabilities.iter().find(|name| Capability::parse(name).is_none()) {
+            let known: Vec<&str> = Capability::ALL.iter().map(|capability| capability.name()).collect();
+            let why = format!("`{strange}` is none: want of {}", known.join(", "));
+            return Err(StartError::Value { variant: config.variant, field: "capabilities", why });
+        }
         let profile = config.rates.map(|rates| rates.profile(&config.variant)).transpose()?;
         // Another provider may be installed already; any will do.
         let _ = rustls::crypto::ring::default_provider().install_default();

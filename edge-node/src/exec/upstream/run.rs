@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use shared::plan::{Failure, Finish, Reason, Usage};
 use shared::units::{Micros, Tokens};
 use shared::wire::Body;
-use shared::work::ExecHeader;
+use shared::work::{ExecHeader, PromptKind};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a request ends without an answer.
-enum Broken {
+pub(super) enum Broken {
     Failed(Failure),
     /// Nobody listens any more.
     Gone,
@@ -40,14 +40,14 @@ impl From<Lost> for Broken {
 }
 
 /// What is known of an answer so far.
-struct Answer {
-    began: Instant,
-    first: Option<Instant>,
-    last: Instant,
-    tokens: u32,
-    finish: Option<Finish>,
-    usage: Option<Usage>,
-    malformed: u32,
+pub(super) struct Answer {
+    pub(super) began: Instant,
+    pub(super) first: Option<Instant>,
+    pub(super) last: Instant,
+    pub(super) tokens: u32,
+    pub(super) finish: Option<Finish>,
+    pub(super) usage: Option<Usage>,
+    pub(super) malformed: u32,
 }
 
 impl Shared {
@@ -85,6 +85,9 @@ impl Shared {
             let message = "an upstream cannot continue a stream that was begun elsewhere".to_owned();
             return Err(Failure::BadRequest { param: Some("resume".to_owned()), message }.into());
         }
+        if header.kind == PromptKind::Embedding {
+            return self.embed(header, body, outlet).await;
+        }
         let began = Instant::now();
         let response = self.alive(outlet, self.ask(header, body)).await?;
         let mut answer = Answer { began, first: None, last: began, tokens: 0, finish: None, usage: None, malformed: 0 };
@@ -107,7 +110,7 @@ impl Shared {
     }
 
     /// The next bytes; a stream that ends before it said so is broken.
-    async fn next<S>(&self, stream: &mut S) -> Result<bytes::Bytes, Failure>
+    pub(super) async fn next<S>(&self, stream: &mut S) -> Result<bytes::Bytes, Failure>
     where
         S: futures_util::Stream<Item = reqwest::Result<bytes::Bytes>> + Unpin,
     {
@@ -161,7 +164,7 @@ impl Shared {
         }
     }
 
-    async fn beginning(&self, response: reqwest::Response) -> Vec<u8> {
+    pub(super) async fn beginning(&self, response: reqwest::Response) -> Vec<u8> {
         let mut stream = response.bytes_stream();
         let mut answer = Vec::new();
         while answer.len() < REFUSAL_BYTES_MAX
@@ -173,7 +176,7 @@ impl Shared {
     }
 
     /// Does something that may take long, and says meanwhile that the job lives.
-    async fn alive<T>(&self, outlet: &Outlet, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    pub(super) async fn alive<T>(&self, outlet: &Outlet, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let mut pulse = tokio::time::interval(PROGRESS_EVERY / 2);
         tokio::pin!(work);
         loop {
@@ -199,15 +202,15 @@ impl Shared {
         });
     }
 
-    fn silence_max(&self) -> Duration {
+    pub(super) fn silence_max(&self) -> Duration {
         Duration::from_millis(self.config.silence_ms_max)
     }
 
-    fn broken(&self) -> Failure {
+    pub(super) fn broken(&self) -> Failure {
         Failure::Broken(format!("the upstream of `{}`", self.config.variant))
     }
 
-    fn stalled(&self) -> Failure {
+    pub(super) fn stalled(&self) -> Failure {
         Failure::Stalled(Micros::from_millis(self.config.silence_ms_max))
     }
 }

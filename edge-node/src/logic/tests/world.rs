@@ -147,7 +147,7 @@ impl World {
 
     pub(super) fn view(&mut self, sequence: u64, nodes: Vec<ViewNode>) -> Vec<AgentEffect> {
         let epoch = PlanEpoch { incarnation: 1, sequence };
-        let view = ViewMessage { epoch, nodes, catalogue: None, revoked: Vec::new(), drain: false };
+        let view = ViewMessage { epoch, nodes, catalogue: None, keys: None, revoked: Vec::new(), drain: false };
         self.broker(BrokerEvent::View(Box::new(view)))
     }
 }

@@ -12,6 +12,7 @@ mod log;
 mod nearest;
 mod out;
 mod service;
+mod span;
 mod state;
 mod tasks;
 
@@ -21,5 +22,6 @@ pub use config::{BadValue, ConfigError, Loaded, Origin, Shown, Sources, load};
 pub use log::{LogError, LogFormat, LogSettings, init_tracing};
 pub use out::{say, try_say};
 pub use service::ServiceManager;
+pub use span::parse_span;
 pub use state::{StateError, StateFolder, write_private};
 pub use tasks::{NotStopped, Tasks, shutdown_signal};

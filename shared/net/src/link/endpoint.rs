@@ -189,9 +189,18 @@ impl Endpoint {
     async fn dial_tcp(&self, address: SocketAddr, config: rustls::ClientConfig, end: End) -> Result<Link, LinkError> {
         let failed = |error: io::Error| LinkError::Dial { address: address.to_string(), why: error.to_string() };
         let name = ServerName::try_from(SERVER_NAME).map_err(|error| failed(io::Error::other(error)))?;
-        let socket = tcp_socket(address).map_err(failed)?.connect(address).await.map_err(failed)?;
+        let socket = self.tcp_socket_towards(address).map_err(failed)?.connect(address).await.map_err(failed)?;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, socket).await.map_err(failed)?;
         self.established_tcp(tls.into(), address, None, |_| end)
+    }
+
+    /// From the same own address as datagrams, where one was configured.
+    fn tcp_socket_towards(&self, address: SocketAddr) -> io::Result<TcpSocket> {
+        let (socket, own) = (tcp_socket(address)?, self.udp.local_addr()?.ip());
+        if !own.is_unspecified() && own.is_ipv4() == address.is_ipv4() {
+            socket.bind(SocketAddr::new(own, 0))?;
+        }
+        Ok(socket)
     }
 
     /// Shakes hands with whoever connected.

@@ -21,7 +21,7 @@ impl Envelope {
     pub(super) fn whole(&self, choices: Vec<Value>, usage: Usage, tidegate: Value) -> Value {
         let object = match self.kind {
             PromptKind::Chat => "chat.completion",
-            PromptKind::Completion => "text_completion",
+            PromptKind::Completion | PromptKind::Embedding => "text_completion",
         };
         let mut answer = self.object(object, choices);
         answer["usage"] = usage_object(usage);
@@ -33,7 +33,7 @@ impl Envelope {
     pub(super) fn chunk(&self, choices: Vec<Value>) -> Value {
         let object = match self.kind {
             PromptKind::Chat => "chat.completion.chunk",
-            PromptKind::Completion => "text_completion",
+            PromptKind::Completion | PromptKind::Embedding => "text_completion",
         };
         self.object(object, choices)
     }
@@ -41,7 +41,7 @@ impl Envelope {
     fn object(&self, object: &str, choices: Vec<Value>) -> Value {
         let prefix = match self.kind {
             PromptKind::Chat => "chatcmpl",
-            PromptKind::Completion => "cmpl",
+            PromptKind::Completion | PromptKind::Embedding => "cmpl",
         };
         json!({
             "id": format!("{prefix}-{}", self.id),
@@ -131,7 +131,7 @@ impl Piece {
                 }
                 json!({"index": self.index, "delta": self.delta, "logprobs": self.logprobs, "finish_reason": self.finish})
             }
-            PromptKind::Completion => {
+            PromptKind::Completion | PromptKind::Embedding => {
                 let text = self.delta.remove("text").unwrap_or_else(|| json!(""));
                 json!({"index": self.index, "text": text, "logprobs": self.logprobs, "finish_reason": self.finish})
             }
@@ -143,7 +143,7 @@ impl Piece {
 pub(super) const fn content_key(kind: PromptKind) -> &'static str {
     match kind {
         PromptKind::Chat => "content",
-        PromptKind::Completion => "text",
+        PromptKind::Completion | PromptKind::Embedding => "text",
     }
 }
 

@@ -90,7 +90,9 @@ impl Assessment {
     #[must_use]
     pub fn without_candidate(&self, request: RequestId, may_use: impl Fn(&NodeId) -> Result<(), Reason>) -> Action {
         let admitted = || self.rejected.iter().filter(|rejected| rejected.nodes().all(|node| may_use(node).is_ok()));
-        if let Some(hope) = admitted().find(|rejected| rejected.reason.passes()) {
+        // A path that is gone is seldom back soon: whatever else there is to wait for is the better hope.
+        let hopes = || admitted().filter(|rejected| rejected.reason.passes());
+        if let Some(hope) = hopes().find(|rejected| rejected.reason != Reason::NoPath).or_else(|| hopes().next()) {
             return Action::Wait { request, reason: hope.reason.clone() };
         }
         // Whatever else there is to say: had the policy not excluded it, it could have been used, now or later.
@@ -304,19 +306,12 @@ pub(super) fn fit(request: &LlmRequest, variant: &Variant, replica: &ReplicaRepo
 fn serves(request: &LlmRequest, replica: &ReplicaReport) -> Result<(), Reason> {
     // The prompt's length is an estimate, and text of long common words has half the tokens that it gives: only what is surely
     // too long is rejected here, the executor counts exactly.
-    if request.prompt.0 / 2 >= replica.context.0 {
+    // Of texts for vectors each must fit by itself, which only the executor knows.
+    if !request.features.embeddings && request.prompt.0 / 2 >= replica.context.0 {
         return Err(Reason::Context { wanted: request.prompt + Tokens(1), context: replica.context });
     }
-    let features = request.features;
-    for (asked, name) in [
-        (features.constrained, "response_format"),
-        (features.many, "n"),
-        (features.logprobs, "logprobs"),
-        (features.tools, "tools"),
-    ] {
-        if asked && !replica.capabilities.iter().any(|has| has == name) {
-            return Err(Reason::Capability(name.to_owned()));
-        }
+    if let Some(lacking) = request.features.lacks(&replica.capabilities) {
+        return Err(Reason::Capability(lacking.name().to_owned()));
     }
     Ok(())
 }
