@@ -103,6 +103,11 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
+    /// A mark that no other run of these tests has.
+    fn fresh() -> String {
+        format!("test-{:032x}", rand::random::<u128>())
+    }
+
     fn child(script: &str, mark: &str) -> Child {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).env(MARK, mark).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -118,19 +123,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_and_its_children_end_and_a_stranger_does_not() {
-        let mut server = child("sh -c 'echo a; sleep 600' & wait", "mark-1");
-        let mut stranger = child("echo a; sleep 600", "mark-2");
+        let mark = fresh();
+        let mut server = child("sh -c 'echo a; sleep 600' & wait", &mark);
+        let mut stranger = child("echo a; exec sleep 600", &fresh());
         said(&mut server);
         said(&mut stranger);
         let identity = Identity::of(server.id()).expect("it runs");
-        assert!(marked("mark-1").len() >= 2, "the shell in the shell");
+        assert!(marked(&mark).len() >= 2, "the shell in the shell");
         // As after a restart of the agent: the id that was kept belongs to somebody else by now.
         let reused = Identity { started: identity.started + 1, pid: stranger.id() };
-        assert!(end(Some(reused), "mark-3", Duration::from_secs(5)).await, "nothing of ours is left");
+        assert!(end(Some(reused), &fresh(), Duration::from_secs(5)).await, "nothing of ours is left");
         assert!(Identity::of(stranger.id()).is_some() && identity.alive());
 
-        assert!(end(Some(identity), "mark-1", Duration::from_secs(5)).await);
-        assert_eq!((identity.alive(), marked("mark-1").len()), (false, 0));
+        assert!(end(Some(identity), &mark, Duration::from_secs(5)).await);
+        assert_eq!((identity.alive(), marked(&mark).len()), (false, 0));
         assert!(Identity::of(stranger.id()).is_some());
         server.wait().expect("collected");
         stranger.kill().and_then(|()| stranger.wait()).expect("collected");
@@ -138,10 +144,11 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_will_not_hear_is_killed() {
-        let mut deaf = child("trap '' TERM; echo a; while :; do sleep 0.05; done", "mark-4");
+        let mark = fresh();
+        let mut deaf = child("trap '' TERM; echo a; while :; do sleep 0.05; done", &mark);
         said(&mut deaf);
         let identity = Identity::of(deaf.id()).expect("it runs");
-        assert!(end(Some(identity), "mark-4", Duration::from_millis(100)).await);
+        assert!(end(Some(identity), &mark, Duration::from_millis(100)).await);
         assert!(!identity.alive());
         deaf.wait().expect("collected");
     }
