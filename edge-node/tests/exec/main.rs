@@ -6,6 +6,7 @@ mod canned;
 mod chain;
 mod desk;
 mod llm;
+mod prefixes;
 mod profiled;
 mod reference;
 mod smollm2;
