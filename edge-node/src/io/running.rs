@@ -240,6 +240,8 @@ impl Running {
         self.front.cancel();
         drop(tokio::time::timeout(DRAIN_MAX, self.idle()).await);
         drop(self.handle.tell(AgentEvent::Leave).await);
+        // Answered after it: goodbyes are on their way and the state is on its way to the disk before anything is cancelled.
+        drop(self.handle.look(|_, _| ()).await);
         let front = self.front.stop(GOODBYE_MAX).await;
         let tasks = self.tasks.stop(TASKS_MAX).await;
         for engine in self.engines.values() {
