@@ -13,7 +13,7 @@ mod wire;
 
 use canned::Canned;
 use process::{Program, free, ours, resident, spent, theirs};
-use report::{Bound, Report, Spread, number};
+use report::{Bound, Report, Spread, number, option};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -43,6 +43,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let upstream = Canned::start()?;
+    if let Some(kind) = option("--profile") {
+        return Ok(profile(folder.path(), &upstream, &runtime, &kind)?);
+    }
     let (haproxy, haproxy_at) = start_haproxy(folder.path(), upstream.address, &runtime)?;
     let (router, router_at) = start_router(folder.path(), upstream.address, &runtime)?;
     let (agent, agent_at) = start_agent(folder.path(), upstream.address, &runtime)?;
@@ -57,6 +60,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     long_prompts(&mut report, &runtime, addresses)?;
     used(&mut report, [&haproxy, &router, &agent])?;
     report.end()?;
+    Ok(())
+}
+
+/// Only loads the agent, for whoever looks at it with a profiler meanwhile: `whole`, `stream` or `long`, with `--connections`.
+fn profile(folder: &Path, upstream: &Canned, runtime: &Runtime, kind: &str) -> io::Result<()> {
+    let (agent, address) = start_agent(folder, upstream.address, runtime)?;
+    let request = Arc::new(chat(if kind == "long" { LONG } else { SHORT }, kind != "whole"));
+    println!("process {}", agent.id());
+    for _ in 0..number("--rounds", 7) {
+        let before = spent(agent.id())?;
+        let run = runtime.block_on(load(address, &request, number("--connections", 1), number("--requests", 6_000)))?;
+        let each = (spent(agent.id())? - before).as_secs_f64() * 1e6 / run.lasted.as_secs_f64() / run.rate();
+        println!("p50 {:.1} us, {:.0} req/s, {each:.1} us of CPU each", run.p50(|took| took.whole), run.rate());
+    }
     Ok(())
 }
 
