@@ -315,7 +315,7 @@ mod tests {
     fn an_explanation_names_the_chosen_the_others_and_the_reasons() {
         let request = RequestId(7);
         let decision = Decision {
-            attempt: AttemptId { request, number: 0 },
+            attempt: AttemptId::new(request, 0),
             at: Moment(0),
             policy: "min-latency".to_owned(),
             verdict: Verdict::Assign(choice("lab/b", 120)),

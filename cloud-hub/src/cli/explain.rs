@@ -203,7 +203,7 @@ mod tests {
             Actual { first_token: Some(Micros::from_millis(150)), total: Micros::from_millis(800), usage, ..Actual::default() };
         let outcome = Outcome::Answered(Finish::Stop);
         let attempt = AttemptRecord {
-            decision: decision(AttemptId { request, number: 0 }),
+            decision: decision(AttemptId::new(request, 0)),
             actual: actual.clone(),
             outcome: Some(outcome.clone()),
         };

@@ -43,6 +43,7 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
         memory: Bytes(1_000),
         context: Tokens(2_048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),

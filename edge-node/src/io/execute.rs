@@ -39,7 +39,7 @@ pub(super) struct Own {
 pub(super) async fn own(run: Own) {
     let attempt = run.header.attempt;
     let (sink, mut events) = mpsc::channel(SINK_EVENTS);
-    let job = Job { header: run.header.clone(), body: (*run.body).clone(), cancel: run.cancel.clone(), sink };
+    let job = Job::whole(run.header.clone(), (*run.body).clone(), run.cancel.clone(), sink);
     let last = match run.engine.submit(job) {
         Err(reason) => AttemptEvent::Refused(reason, None),
         Ok(()) => match run.pump(&mut events).await {
@@ -71,6 +71,8 @@ impl Own {
                     () = self.cancel.cancelled() => return Err(Unwanted),
                     delivered = deliver(&self.handle, &self.answers, |news| Event::Engine(attempt, news), batch) => delivered?,
                 },
+                // Only a job for a stage after the first passes these on, and the own ingress' client waits for no such.
+                Some(ExecEvent::Drawn(_)) => self.tell(attempt, AttemptEvent::Progress).await?,
                 Some(ExecEvent::End(finish, usage)) => return Ok(AttemptEvent::Ended(finish, usage)),
                 Some(ExecEvent::Failed(failure)) => return Ok(AttemptEvent::Failed(failure)),
                 None => return Ok(AttemptEvent::Failed(died())),

@@ -121,7 +121,7 @@ impl Guest {
             return Err((Ending::Failed(Failure::Refused(Reason::NoReplica)), None));
         };
         let (sink, mut events) = mpsc::channel(SINK_EVENTS);
-        let job = Job { header: self.header.clone(), body, cancel: self.cancel.clone(), sink };
+        let job = Job::whole(self.header.clone(), body, self.cancel.clone(), sink);
         if let Err(reason) = engine.submit(job) {
             return Err((Ending::Failed(Failure::Refused(reason)), None));
         }
@@ -187,6 +187,7 @@ impl Guest {
                     let tokens = shared::units::Tokens(batch.count);
                     (Frame::Tokens(batch), AttemptEvent::Content(tokens))
                 }
+                Some(ExecEvent::Drawn(drawn)) => (Frame::Drawn(drawn), AttemptEvent::Progress),
                 Some(ExecEvent::End(finish, usage)) => return Ok(AttemptEvent::Ended(finish, usage)),
                 Some(ExecEvent::Failed(failure)) => return Ok(AttemptEvent::Failed(failure)),
                 None => return Ok(AttemptEvent::Failed(died())),

@@ -138,6 +138,7 @@ pub struct Gauges {
 /// What shall be done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "nearly all effects are of requests: a box would cost each of them")]
 pub enum AgentEffect {
     /// What the request core wants done.
     Request(Effect),

@@ -291,6 +291,7 @@ mod tests {
             variant: VariantId::new("v").expect("good"),
             share: Fraction::new(0.5).expect("good"),
             open_max: 4,
+            stages: Vec::new(),
         };
         let service = ServiceId::new("assistant").expect("good");
         let row = OffloadRow { edge: node("lab/a"), service, targets: vec![target] };

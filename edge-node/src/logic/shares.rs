@@ -110,6 +110,7 @@ mod tests {
             memory: Bytes(0),
             context: Tokens(2_048),
             weights_sha256: None,
+            layers: None,
             capabilities: Vec::new(),
             profile: None,
         }

@@ -7,7 +7,7 @@ use shared::plan::{Failure, Finish, Reason, Usage};
 use shared::units::{Bytes, Tokens};
 use shared::wire::Body;
 use shared::wire::body::{Message, Prompt, Sampling};
-use shared::work::{ExecHeader, Features, Priority, PromptKind, ResidencyBound};
+use shared::work::{ExecHeader, Features, Precision, Priority, PromptKind, ResidencyBound};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +52,7 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
         Prompt::Plain(text) => (PromptKind::Completion, text.len()),
     };
     ExecHeader {
-        attempt: AttemptId { request: RequestId(1), number: 0 },
+        attempt: AttemptId::new(RequestId(1), 0),
         ingress: NodeId::new("site/a").expect("good"),
         target: NodeId::new("site/a").expect("good"),
         service: ServiceId::new("assistant").expect("good"),
@@ -66,6 +66,8 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
         priority: Priority::default(),
         remaining: None,
         resume_from: Tokens(body.resume.len() as u32),
+        stages: Vec::new(),
+        precision: Precision::default(),
         parent_span: 0,
     }
 }
@@ -74,7 +76,7 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
 pub(crate) fn ask_with(engine: &dyn Engine, header: ExecHeader, body: Body, events: usize) -> Result<Asked, Reason> {
     let (sink, receiver) = mpsc::channel(events);
     let cancel = CancellationToken::new();
-    engine.submit(Job { header, body, cancel: cancel.clone(), sink })?;
+    engine.submit(Job::whole(header, body, cancel.clone(), sink))?;
     Ok(Asked { cancel, events: receiver })
 }
 
@@ -123,6 +125,7 @@ impl Asked {
                     answer.deltas.extend(batch.delta);
                     answer.batches.push((batch.count, batch.text));
                 }
+                ExecEvent::Drawn(drawn) => answer.ids.push(drawn.0),
                 ExecEvent::End(finish, usage) => answer.end = Some((finish, usage)),
                 ExecEvent::Failed(failure) => answer.failure = Some(failure),
             }

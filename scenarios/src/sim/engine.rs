@@ -55,6 +55,7 @@ impl Truth {
             memory: Bytes(100_000_000),
             context: Tokens(8_192),
             weights_sha256: None,
+            layers: None,
             capabilities: Vec::new(),
             profile: Some(Profile {
                 prompt: rate(self.per_prompt_token),

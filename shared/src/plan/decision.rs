@@ -5,16 +5,31 @@ use crate::estimate::Estimate;
 use crate::fleet::Hop;
 use crate::ids::{AttemptId, NodeId, PlanEpoch, VariantId};
 use crate::units::{Micros, Moment};
+use crate::work::LayerRange;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How the work of one request is divided. Only whole requests are executed today.
+/// How the work of one request is divided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
     /// One node does it all.
     #[default]
     Whole,
+    /// Several nodes, each with some of the model's layers: at least two stages, which follow each other without gap from the
+    /// first layer to the last. The first stage's node is the candidate's node.
+    Layers(Vec<Stage>),
+}
+
+/// One node's part in a request that is split by layers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stage {
+    /// Who.
+    pub node: NodeId,
+    /// How it is reached from the stage before it, the first one from the ingress.
+    pub hop: Hop,
+    /// Its layers.
+    pub layers: LayerRange,
 }
 
 /// One way to serve a request.

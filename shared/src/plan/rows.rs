@@ -1,7 +1,9 @@
 //! Plans and grants.
 
+use crate::fleet::PathReport;
 use crate::ids::{NodeId, PlanEpoch, ScopeId, ServiceId, VariantId};
 use crate::units::{Fraction, Micros, Moment};
+use crate::work::LayerRange;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,6 +64,21 @@ pub struct Target {
     pub share: Fraction,
     /// Most requests of this edge that may be open there at once.
     pub open_max: u32,
+    /// The nodes that serve one after the other, the first being `node`, which may be the edge itself; empty when `node` does it
+    /// all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageGrant>,
+}
+
+/// One stage of a target that is split by layers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageGrant {
+    /// Where.
+    pub node: NodeId,
+    /// Which layers.
+    pub layers: LayerRange,
+    /// The path from the stage before it as the planner knows it, the first one's from the edge. It is as old as the plan.
+    pub path: PathReport,
 }
 
 /// Where one edge may send the requests of one service, besides executing them itself.

@@ -123,7 +123,7 @@ impl RequestCore {
         let candidate = choice.candidate.clone();
         let local = candidate.node == me;
         let Some(ticket) = self.tickets.get_mut(&id) else { return };
-        let attempt = AttemptId { request: id, number: ticket.next_attempt };
+        let attempt = AttemptId::new(id, ticket.next_attempt);
         let mut header = ExecHeader::new(&ticket.request, attempt, me, candidate.node.clone(), candidate.variant.clone());
         header.remaining = ticket.pending().remaining(now);
         header.resume_from = ticket.delivered;
@@ -152,7 +152,7 @@ impl RequestCore {
             *counts.entry(rejected.reason.code().to_owned()).or_insert(0) += 1;
         }
         Some(Decision {
-            attempt: AttemptId { request: id, number: ticket.next_attempt },
+            attempt: AttemptId::new(id, ticket.next_attempt),
             at: now,
             policy: self.policy.name().to_owned(),
             fingerprint: fingerprint(self.policy.name(), &ticket.pending(), assessment, self.grant.epoch, self.config.seed),

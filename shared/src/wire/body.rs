@@ -1,5 +1,6 @@
 //! The body of a request: the text itself. Travels only after acceptance, and is never seen by a decision, a record or a log.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -78,6 +79,47 @@ impl Default for Sampling {
     }
 }
 
+/// What a later stage of a split request needs: how to draw, and the tokens that drawing depends on. The rest comes as hidden
+/// states.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageBody {
+    /// How to draw tokens. Its texts to stop at are empty: the first stage, which has the text, looks for them.
+    pub sampling: Sampling,
+    /// Ids of the prompt where a penalty depends on them, else empty.
+    #[serde(default)]
+    pub prompt: Vec<u32>,
+    /// Ids of the tokens that the client already has from a broken attempt.
+    #[serde(default)]
+    pub resume: Vec<u32>,
+    /// Most tokens of prompt and answer together, for memory.
+    pub length_max: u32,
+}
+
+impl StageBody {
+    /// As CBOR.
+    ///
+    /// # Errors
+    /// [`BadBody`] when it exceeds [`BODY_BYTES_MAX`].
+    pub fn encode(&self) -> Result<Vec<u8>, BadBody> {
+        encode(self)
+    }
+
+    /// From CBOR.
+    ///
+    /// # Errors
+    /// [`BadBody`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadBody> {
+        decode(bytes)
+    }
+}
+
+/// Shows sizes only: ids are text.
+impl fmt::Debug for StageBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StageBody").field("length_max", &self.length_max).finish_non_exhaustive()
+    }
+}
+
 /// Bytes that are no body.
 #[derive(Debug, thiserror::Error)]
 #[error("not a request body: {0}")]
@@ -89,13 +131,7 @@ impl Body {
     /// # Errors
     /// [`BadBody`] when it exceeds [`BODY_BYTES_MAX`].
     pub fn encode(&self) -> Result<Vec<u8>, BadBody> {
-        let mut bytes = Vec::new();
-        ciborium::into_writer(self, &mut bytes).map_err(|error| BadBody(error.to_string()))?;
-        if bytes.len() > BODY_BYTES_MAX {
-            Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())))
-        } else {
-            Ok(bytes)
-        }
+        encode(self)
     }
 
     /// From CBOR.
@@ -103,12 +139,26 @@ impl Body {
     /// # Errors
     /// [`BadBody`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadBody> {
-        if bytes.len() > BODY_BYTES_MAX {
-            return Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())));
-        }
-        // The reader's own message may quote the input; it must not, since this is somebody's text.
-        ciborium::de::from_reader_with_recursion_limit(bytes, 32).map_err(|_| BadBody("unreadable".to_owned()))
+        decode(bytes)
     }
+}
+
+fn encode<T: Serialize>(body: &T) -> Result<Vec<u8>, BadBody> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(body, &mut bytes).map_err(|error| BadBody(error.to_string()))?;
+    if bytes.len() > BODY_BYTES_MAX {
+        Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())))
+    } else {
+        Ok(bytes)
+    }
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadBody> {
+    if bytes.len() > BODY_BYTES_MAX {
+        return Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())));
+    }
+    // The reader's own message may quote the input; it must not, since this is somebody's text.
+    ciborium::de::from_reader_with_recursion_limit(bytes, 32).map_err(|_| BadBody("unreadable".to_owned()))
 }
 
 /// Shows sizes only: a body in a log line would be a leak.

@@ -1,7 +1,8 @@
 //! The header of a forwarded request: travels first, alone, so that a refusal costs no text.
 
-use super::{Features, LlmRequest, PromptKind, ResidencyBound};
+use super::{Features, LlmRequest, Precision, PromptKind, ResidencyBound};
 use crate::ids::{AttemptId, NodeId, ServiceId, VariantId};
+use crate::plan::Stage;
 use crate::units::{Bytes, Micros, Tokens};
 use crate::work::Priority;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,13 @@ pub struct ExecHeader {
     /// Tokens that the client already has from an earlier attempt; their ids come with the body.
     #[serde(default)]
     pub resume_from: Tokens,
+    /// The nodes that serve this try one after the other, each with its layers; empty when `target` does it all. `target` is the
+    /// node of the stage that `attempt.stage` counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+    /// How hidden states travel between them.
+    #[serde(default, skip_serializing_if = "Precision::is_default")]
+    pub precision: Precision,
     /// Span of the sender, for traces (W3C parent id).
     #[serde(default)]
     pub parent_span: u64,
@@ -63,7 +71,23 @@ impl ExecHeader {
             priority: request.needs.slo.priority,
             remaining: None,
             resume_from: Tokens(0),
+            stages: Vec::new(),
+            precision: Precision::default(),
             parent_span: 0,
         }
+    }
+
+    /// The stage that this header opens; absent when the target does it all.
+    #[must_use]
+    pub fn stage(&self) -> Option<&Stage> {
+        self.stages.get(usize::from(self.attempt.stage))
+    }
+
+    /// The header for the stage after this one; absent at the last.
+    #[must_use]
+    pub fn next_stage(&self) -> Option<Self> {
+        let number = self.attempt.stage.checked_add(1)?;
+        let next = self.stages.get(usize::from(number))?;
+        Some(Self { attempt: self.attempt.at_stage(number), target: next.node.clone(), ..self.clone() })
     }
 }

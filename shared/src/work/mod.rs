@@ -1,6 +1,7 @@
 //! What is asked: services with their variants, requests with their needs.
 
 mod header;
+mod layers;
 mod loose;
 mod needs;
 mod request;
@@ -8,6 +9,7 @@ mod residency;
 mod service;
 
 pub use header::ExecHeader;
+pub use layers::{HeldLayers, LayerRange, Precision};
 pub use needs::{Needs, Priority, Slo};
 pub use request::{Features, LlmRequest, PromptKind};
 pub use residency::{Residency, ResidencyBound};

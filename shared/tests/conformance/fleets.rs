@@ -263,6 +263,7 @@ impl Maker {
             memory: Bytes(self.serial),
             context: Tokens(256 << self.dice.small(5)),
             weights_sha256: None,
+            layers: None,
             capabilities,
             profile,
         };
@@ -327,7 +328,7 @@ impl Maker {
             for (node, variant) in pairs {
                 let (open_max, share) = (1 + self.dice.small(3), Fraction::new(0.1).expect("below 1"));
                 if self.dice.percent(60) && row.len() < 8 {
-                    row.push(Target { node, variant, share, open_max });
+                    row.push(Target { node, variant, share, open_max, stages: Vec::new() });
                 }
             }
             targets.insert(service.id.clone(), row);

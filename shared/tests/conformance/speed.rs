@@ -55,6 +55,7 @@ fn replica(number: u32, of: u32) -> ReplicaReport {
         memory: Bytes(1),
         context: Tokens(4096),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(500 + of),
@@ -115,6 +116,7 @@ fn speed_of_dispatch() {
         variant: variant(number % VARIANTS),
         share: Fraction::default(),
         open_max: 8,
+        stages: Vec::new(),
     };
     let targets = BTreeMap::from([(request.service.clone(), (1..9).map(target).collect())]);
     let grant = Grant { epoch: PlanEpoch::default(), targets, expires: None };

@@ -129,7 +129,7 @@ fn record() -> Record {
         },
     };
     let decision = |number, verdict| Decision {
-        attempt: AttemptId { request, number },
+        attempt: AttemptId::new(request, number),
         at: Moment(5_000_000),
         policy: "min-latency".to_owned(),
         verdict,
@@ -181,7 +181,7 @@ fn plan(rows: PlanRows) -> Plan {
 
 fn plans() -> Vec<PlanRows> {
     let (to, with) = (node("eu/cloud/gpu-1"), variant("smollm2-135m-q8"));
-    let target = Target { node: to.clone(), variant: with.clone(), share: fraction(0.5), open_max: 5 };
+    let target = Target { node: to.clone(), variant: with.clone(), share: fraction(0.5), open_max: 5, stages: Vec::new() };
     vec![
         PlanRows::Placement(vec![PlacementRow { node: to, variant: with.clone() }]),
         PlanRows::Offload(vec![OffloadRow {

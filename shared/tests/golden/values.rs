@@ -46,6 +46,7 @@ pub(crate) fn replica(state: ReplicaState) -> ReplicaReport {
         memory: Bytes(180_000_000),
         context: Tokens(2048),
         weights_sha256: None,
+        layers: None,
         capabilities: vec!["tools".to_owned()],
         profile: Some(Profile {
             prompt: TokenRate::new(412.5).expect("good"),

@@ -45,6 +45,7 @@ fn view() -> FleetView {
             memory: Bytes(400),
             context: Tokens(512),
             weights_sha256: None,
+            layers: None,
             capabilities: Vec::new(),
             profile: None,
         };
@@ -73,7 +74,7 @@ fn placement(part: &str, rows: &[(&str, &str)]) -> Plan {
 }
 
 fn target(n: &str, v: &str) -> Target {
-    Target { node: node(n), variant: variant(v), share: Fraction::new(0.25).expect("good"), open_max: 2 }
+    Target { node: node(n), variant: variant(v), share: Fraction::new(0.25).expect("good"), open_max: 2, stages: Vec::new() }
 }
 
 fn row(edge: &str, service: &str, targets: Vec<Target>) -> OffloadRow {

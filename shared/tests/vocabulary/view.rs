@@ -23,6 +23,7 @@ fn replica(name: &str, active: u32) -> ReplicaReport {
         memory: Bytes(1),
         context: Tokens(512),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: None,
     }

@@ -55,6 +55,7 @@ fn replica() -> ReplicaReport {
         memory: Bytes(200_000_000),
         context: Tokens(2048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(400.0),

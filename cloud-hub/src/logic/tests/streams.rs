@@ -24,7 +24,7 @@ fn request(number: u128, residency: Residency) -> LlmRequest {
 
 fn header(from: &str, to: &str, residency: Residency) -> ExecHeader {
     let request = request(1, residency);
-    let attempt = AttemptId { request: request.id, number: 0 };
+    let attempt = AttemptId::new(request.id, 0);
     ExecHeader::new(&request, attempt, node(from), node(to), "tiny".parse().expect("a good name"))
 }
 

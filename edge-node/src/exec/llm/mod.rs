@@ -29,7 +29,7 @@ pub use tokenizer::Tokenizer;
 use super::extras::refuse_extras;
 use super::hold::Hold;
 use super::rates::Learner;
-use super::{Engine, ExecEvent, Hung, Job, PROGRESS_EVERY, StartError};
+use super::{Engine, ExecEvent, Hung, Job, PROGRESS_EVERY, StartError, WholeJob};
 use futures_util::future::BoxFuture;
 use gguf::Gguf;
 use seat::{Claim, Seat};
@@ -66,7 +66,7 @@ pub struct Llm {
     slots: u32,
     open: Arc<AtomicU32>,
     /// Absent once the engine shuts down.
-    jobs: Mutex<Option<SyncSender<(Job, Hold)>>>,
+    jobs: Mutex<Option<SyncSender<(WholeJob, Hold)>>>,
     stop: Arc<AtomicBool>,
     ended: CancellationToken,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -90,6 +90,7 @@ impl Llm {
             memory: Bytes(0),
             context: config.context.unwrap_or_default(),
             weights_sha256: None,
+            layers: None,
             capabilities: Vec::new(),
             profile: None,
         });
@@ -122,6 +123,7 @@ impl Engine for Llm {
 
     fn submit(&self, job: Job) -> Result<(), Reason> {
         super::check_ready(&self.report.borrow().state)?;
+        let job = job.into_whole()?;
         let hold = Hold::take(&self.open, self.slots).ok_or(Reason::Busy)?;
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = jobs.as_ref().ok_or(Reason::Draining)?;
@@ -162,7 +164,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(self, jobs: Receiver<(Job, Hold)>) {
+    fn run(self, jobs: Receiver<(WholeJob, Hold)>) {
         let variant = &self.config.variant;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.live(jobs)));
         let failed = match outcome {
@@ -178,7 +180,7 @@ impl Thread {
         self.report.send_modify(|report| report.state = ReplicaState::Failed(failed));
     }
 
-    fn live(&self, jobs: Receiver<(Job, Hold)>) -> Result<(), ModelError> {
+    fn live(&self, jobs: Receiver<(WholeJob, Hold)>) -> Result<(), ModelError> {
         let variant = &self.config.variant;
         let began = Instant::now();
         let go_on = || !self.stop.load(Ordering::Acquire);
@@ -241,7 +243,7 @@ struct Reception {
 }
 
 impl Reception {
-    fn run(&self, jobs: &Receiver<(Job, Hold)>, seats: &SyncSender<Seat>) {
+    fn run(&self, jobs: &Receiver<(WholeJob, Hold)>, seats: &SyncSender<Seat>) {
         for (job, hold) in jobs {
             let (claim, body, output_max) = Claim::new(job, hold);
             if let Some(seat) = self.prepare(claim, &body, output_max) {

@@ -7,7 +7,7 @@ use super::tokenizer::Tokenizer;
 use crate::exec::hold::Hold;
 use crate::exec::outlet::{Offered, Outlet};
 use crate::exec::rates::Observation;
-use crate::exec::{ExecEvent, Job};
+use crate::exec::{ExecEvent, WholeJob};
 use shared::plan::{Failure, Finish, Usage};
 use shared::units::Tokens;
 use shared::wire::Body;
@@ -27,7 +27,7 @@ pub(super) struct Claim {
 
 impl Claim {
     /// Takes a job apart.
-    pub(super) fn new(job: Job, hold: Hold) -> (Self, Body, u32) {
+    pub(super) fn new(job: WholeJob, hold: Hold) -> (Self, Body, u32) {
         let accepted = Instant::now();
         let remaining = job.header.remaining.map(|remaining| Duration::from_micros(remaining.0));
         let deadline = remaining.and_then(|remaining| accepted.checked_add(remaining));

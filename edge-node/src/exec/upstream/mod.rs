@@ -74,6 +74,7 @@ impl Upstream {
             memory: config.memory,
             context: config.context,
             weights_sha256: None,
+            layers: None,
             capabilities: config.capabilities.clone(),
             profile: profile.clone(),
         });
@@ -97,6 +98,7 @@ impl Engine for Upstream {
 
     fn submit(&self, job: Job) -> Result<(), Reason> {
         check_ready(&self.shared.report.borrow().state)?;
+        let job = job.into_whole()?;
         let hold = Hold::take(&self.open, self.shared.config.slots).ok_or(Reason::Busy)?;
         let sharers = self.open.load(Ordering::Acquire);
         let shared = Arc::clone(&self.shared);

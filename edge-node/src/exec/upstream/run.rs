@@ -5,7 +5,7 @@ use crate::exec::hold::Hold;
 use crate::exec::outlet::{Lost, Outlet};
 use crate::exec::rates::Observation;
 use crate::exec::sse::Events;
-use crate::exec::{ExecEvent, Job, PROGRESS_EVERY};
+use crate::exec::{ExecEvent, PROGRESS_EVERY, WholeJob};
 use futures_util::StreamExt;
 use shared::plan::{Failure, Finish, Reason, Usage};
 use shared::units::{Micros, Tokens};
@@ -52,8 +52,8 @@ struct Answer {
 
 impl Shared {
     /// Executes a job. Dropping the response closes the connection, which is how an upstream is told to stop.
-    pub(super) async fn execute(&self, job: Job, hold: Hold, sharers: u32) {
-        let Job { header, body, cancel, sink } = job;
+    pub(super) async fn execute(&self, job: WholeJob, hold: Hold, sharers: u32) {
+        let WholeJob { header, body, cancel, sink } = job;
         let outlet = Outlet::new(sink);
         let deadline = header.remaining.and_then(|left| Instant::now().checked_add(Duration::from_micros(left.0)));
         let overdue = async {

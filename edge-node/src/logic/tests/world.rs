@@ -36,6 +36,7 @@ pub(super) fn replica() -> ReplicaReport {
         memory: Bytes(0),
         context: Tokens(2_048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),
@@ -173,6 +174,7 @@ pub(super) fn offload(sequence: u64) -> Plan {
         variant: VariantId::new("small").expect("good"),
         share: Fraction::new(1.0).expect("good"),
         open_max: 8,
+        stages: Vec::new(),
     };
     let row = OffloadRow { edge: node("lab/b"), service: ServiceId::new("assistant").expect("good"), targets: vec![target] };
     Plan {

@@ -52,6 +52,8 @@ pub fn of_reason(reason: &Reason, counts: &BTreeMap<String, u32>) -> ApiError {
         | Reason::NotResumable(_)
         | Reason::Policy(_)
         | Reason::RetryBudget
+        | Reason::Part(_)
+        | Reason::SplitMargin { .. }
         | Reason::NoCandidate => unavailable(),
     }
 }
@@ -74,6 +76,8 @@ pub fn of_failure(failure: &Failure, counts: &BTreeMap<String, u32>) -> ApiError
         // Nobody is there to read these two; they exist for the counters and for a half-closed peer.
         Failure::ClientGone | Failure::ClientStalled => ApiError::new(StatusCode::REQUEST_TIMEOUT, INVALID, code, message),
         Failure::Refused(reason) => of_reason(reason, counts),
+        // What a stage says is about the request or about its node: either way it reads as if there were but one node.
+        Failure::Stage { failure, .. } => of_failure(failure, counts),
     }
 }
 
@@ -90,6 +94,7 @@ fn counted(counts: &BTreeMap<String, u32>) -> String {
 mod tests {
     use super::*;
     use shared::units::{Joules, MicroDollars, Micros, Quality, Tokens};
+    use shared::work::LayerRange;
 
     fn quality(value: f64) -> Quality {
         Quality::new(value).expect("good")
@@ -107,6 +112,8 @@ mod tests {
             (Reason::NotGranted, 503),
             (Reason::BoundReached { open_max: 3 }, 429),
             (Reason::NoReplica, 503),
+            (Reason::Part(LayerRange { from: 0, to: 15, of: 30 }), 503),
+            (Reason::SplitMargin { split: Micros(2), whole: Micros(1) }, 503),
             (Reason::Loading, 503),
             (Reason::ReplicaFailed("no memory".to_owned()), 503),
             (Reason::NoProfile, 503),

@@ -233,7 +233,7 @@ pub(crate) fn refused(reason: Reason) -> Line {
 
 fn decided(number: u16, verdict: Verdict) -> Line {
     Line::Say(Answer::Decided(Box::new(Decision {
-        attempt: AttemptId { request: RequestId(1), number },
+        attempt: AttemptId::new(RequestId(1), number),
         at: Moment(0),
         policy: "min-latency".to_owned(),
         verdict,

@@ -71,6 +71,7 @@ pub(crate) fn replica(with: &str, decode: f64) -> ReplicaReport {
         memory: Bytes(1_000),
         context: Tokens(2048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(decode * 10.0),
@@ -136,7 +137,8 @@ impl Story {
 
     /// The offload plan allows it.
     pub(crate) fn granted(mut self, name: &str, with: &str) -> Self {
-        let target = Target { node: node(name), variant: variant(with), share: Fraction::default(), open_max: 4 };
+        let target =
+            Target { node: node(name), variant: variant(with), share: Fraction::default(), open_max: 4, stages: Vec::new() };
         self.grant.targets.entry(assistant()).or_default().push(target);
         self
     }

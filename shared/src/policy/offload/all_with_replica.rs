@@ -121,6 +121,7 @@ fn granted(scene: &Scene<'_>, candidates: Vec<Candidate<'_>>) -> Vec<Target> {
         variant: candidate.variant.id.clone(),
         share,
         open_max: open_max(candidate.slots),
+        stages: Vec::new(),
     })
     .collect()
 }
