@@ -7,6 +7,7 @@ mod canned;
 #[path = "kit/process.rs"]
 mod process;
 #[path = "kit/report.rs"]
+#[expect(dead_code, reason = "this benchmark uses a part of it")]
 mod report;
 #[path = "kit/wire.rs"]
 mod wire;
@@ -92,7 +93,8 @@ fn added(report: &mut Report, runtime: &Runtime, at: [SocketAddr; 4], connection
         let p50 = |target: usize| rounds.iter().map(|round| round[target].p50(pick)).collect::<Vec<_>>();
         let direct = p50(0);
         let over = |target: usize| p50(target).iter().zip(&direct).map(|(through, direct)| through - direct).collect::<Vec<_>>();
-        let what = format!("{connections} connection(s), {}", if stream { format!("stream, {moment}") } else { moment.to_owned() });
+        let what =
+            format!("{connections} connection(s), {}", if stream { format!("stream, {moment}") } else { moment.to_owned() });
         let row = |target: usize| {
             let name = TARGETS[target].to_owned();
             let rate = Spread::of(&rounds.iter().map(|round| round[target].rate()).collect::<Vec<_>>());
@@ -100,13 +102,23 @@ fn added(report: &mut Report, runtime: &Runtime, at: [SocketAddr; 4], connection
             vec![name, Spread::of(&p50(target)).shown(1), added, format!("{:.0}", rate.median)]
         };
         report.table(&what, &["", "p50 us", "added us", "req/s"], &(0..4).map(row).collect::<Vec<_>>());
-        report.floor(&format!("added p50, agent / vllm-router ({what})"), Spread::of_ratios(&over(3), &over(2)), Bound::AtMost(1.0));
+        report.floor(
+            &format!("added p50, agent / vllm-router ({what})"),
+            Spread::of_ratios(&over(3), &over(2)),
+            Bound::AtMost(1.0),
+        );
         report.floor(&format!("added p50, agent / HAProxy ({what})"), Spread::of_ratios(&over(3), &over(1)), Bound::AtMost(3.0));
     }
     Ok(())
 }
 
-fn round(runtime: &Runtime, at: [SocketAddr; 4], request: &Arc<Vec<u8>>, connections: usize, count: usize) -> io::Result<Vec<Run>> {
+fn round(
+    runtime: &Runtime,
+    at: [SocketAddr; 4],
+    request: &Arc<Vec<u8>>,
+    connections: usize,
+    count: usize,
+) -> io::Result<Vec<Run>> {
     let one = |(address, name): (SocketAddr, &str)| {
         let ran = runtime.block_on(async {
             load(address, request, connections, WARM.min(count)).await?;
@@ -131,8 +143,11 @@ fn long_prompts(report: &mut Report, runtime: &Runtime, at: [SocketAddr; 4]) -> 
     let mut rows = Vec::new();
     for (target, name) in TARGETS.iter().enumerate() {
         for (level, concurrent) in LEVELS.iter().enumerate() {
-            let before =
-                if level == 0 { "-".to_owned() } else { Spread::of_ratios(&rates(target, level), &rates(target, level - 1)).shown(2) };
+            let before = if level == 0 {
+                "-".to_owned()
+            } else {
+                Spread::of_ratios(&rates(target, level), &rates(target, level - 1)).shown(2)
+            };
             let rate = Spread::of(&rates(target, level)).shown(0);
             rows.push(vec![format!("{name}, {concurrent} at once"), rate, before, first(target, level).shown(1)]);
         }

@@ -39,7 +39,7 @@ pub(super) struct Own {
 pub(super) async fn own(run: Own) {
     let attempt = run.header.attempt;
     let (sink, mut events) = mpsc::channel(SINK_EVENTS);
-    let job = Job::whole(run.header.clone(), (*run.body).clone(), run.cancel.clone(), sink);
+    let job = Job::whole(run.header.clone(), Arc::clone(&run.body), run.cancel.clone(), sink);
     let last = match run.engine.submit(job) {
         Err(reason) => AttemptEvent::Refused(reason, None),
         Ok(()) => match run.pump(&mut events).await {

@@ -116,7 +116,8 @@ async fn request(socket: &mut TcpStream, buffer: &mut [u8], kept: &mut Vec<u8>) 
         kept.extend_from_slice(&buffer[..read]);
     }
     let end = &kept[kept.len().saturating_sub(SEARCHED)..];
-    let streams = [b"\"stream\":true".as_slice(), b"\"stream\": true"].iter().any(|word| end.windows(word.len()).any(|at| at == *word));
+    let streams =
+        [b"\"stream\":true".as_slice(), b"\"stream\": true"].iter().any(|word| end.windows(word.len()).any(|at| at == *word));
     Ok(Some(if streams { Asked::Stream } else { Asked::Whole }))
 }
 

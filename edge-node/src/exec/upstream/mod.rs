@@ -6,7 +6,9 @@
 mod answer;
 mod ask;
 mod config;
+mod document;
 mod health;
+mod line;
 mod run;
 
 pub use config::{Secret, UpstreamConfig};
@@ -16,10 +18,11 @@ use super::hold::Hold;
 use super::rates::{Learner, Observation};
 use super::{Engine, Hung, Job, check_ready};
 use futures_util::future::BoxFuture;
+use line::Lines;
 use shared::fleet::{Load, ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
 use shared::plan::Reason;
-use shared::work::EngineKind;
+use shared::work::{EngineKind, PromptKind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -42,10 +45,20 @@ pub struct Upstream {
 #[derive(Debug)]
 struct Shared {
     config: UpstreamConfig,
+    calls: Calls,
+    /// The short way; absent for an upstream behind TLS.
+    lines: Option<Arc<Lines>>,
     client: reqwest::Client,
     learner: Mutex<Learner>,
     report: watch::Sender<ReplicaReport>,
     stop: CancellationToken,
+}
+
+/// Where requests go.
+#[derive(Debug)]
+struct Calls {
+    chat: reqwest::Url,
+    completion: reqwest::Url,
 }
 
 impl Upstream {
@@ -55,7 +68,12 @@ impl Upstream {
     /// [`StartError`] for slots, rates or a URL that cannot be.
     pub fn start(config: UpstreamConfig) -> Result<Self, StartError> {
         check_slots(&config.variant, config.slots)?;
-        config.call("models")?;
+        let calls = Calls {
+            chat: config.call(ask::path(PromptKind::Chat))?,
+            completion: config.call(ask::path(PromptKind::Completion))?,
+        };
+        let idle_max = usize::try_from(config.slots).unwrap_or(usize::MAX);
+        let lines = Lines::to(&calls.chat, config.api_key.as_ref().map(Secret::expose), idle_max);
         let profile = config.rates.map(|rates| rates.profile(&config.variant)).transpose()?;
         // Another provider may be installed already; any will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -79,7 +97,7 @@ impl Upstream {
             profile: profile.clone(),
         });
         let learner = Mutex::new(profile.as_ref().map(Learner::from_profile).unwrap_or_default());
-        let shared = Arc::new(Shared { config, client, learner, report, stop: CancellationToken::new() });
+        let shared = Arc::new(Shared { config, calls, lines, client, learner, report, stop: CancellationToken::new() });
         let (tasks, runtime) = (TaskTracker::new(), tokio::runtime::Handle::current());
         let watcher = Arc::clone(&shared);
         tasks.spawn_on(async move { watcher.watch_over().await }, &runtime);
