@@ -191,7 +191,7 @@ async fn joined(hub: &Hub, site: &str, count: usize) -> Result<Vec<(JoinToken, J
             joining.spawn(async move { join(&token, &name, &CertClock::new(0)).await.map(|joined| (token, joined)) });
             next += 1;
         }
-        members.extend(joining.join_next().await.ok_or("nobody joins any more")??);
+        members.push(joining.join_next().await.ok_or("nobody joins any more")???);
     }
     Ok(members)
 }

@@ -333,7 +333,7 @@ fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
                     () = stop.cancelled() => return,
                     changed = watch.changed() => if changed.is_err() { return },
                 }
-                let only_profile = |now: &ReplicaReport| told.as_ref().is_some_and(|told| but_profile(told) == but_profile(now));
+                let only_profile = |now: &ReplicaReport| told.as_ref().is_some_and(|told| differ_in_profile_only(told, now));
                 if only_profile(&watch.borrow()) && Instant::now() < quiet_until {
                     // Another change meanwhile ends the wait, and is looked at in turn.
                     tokio::select! {
@@ -354,9 +354,13 @@ fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
     }
 }
 
-/// Everything of a report that changes seldom.
-fn but_profile(report: &ReplicaReport) -> (bool, ReplicaReport) {
-    (report.profile.is_some(), ReplicaReport { profile: None, ..report.clone() })
+/// Whether nothing changed but the rates of a profile that was known before. Asked at each request, so nothing is copied.
+fn differ_in_profile_only(a: &ReplicaReport, b: &ReplicaReport) -> bool {
+    // All fields by name: a new one must not be forgotten here.
+    let ReplicaReport { variant, engine, state, load, memory, context, weights_sha256, layers, capabilities, profile } = a;
+    (variant, engine, state, load, memory) == (&b.variant, &b.engine, &b.state, &b.load, &b.memory)
+        && (context, weights_sha256, layers, capabilities) == (&b.context, &b.weights_sha256, &b.layers, &b.capabilities)
+        && profile.is_some() == b.profile.is_some()
 }
 
 async fn watch_machine(handle: Handle, tasks: Tasks) {

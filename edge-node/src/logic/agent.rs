@@ -350,7 +350,10 @@ impl Agent {
         let mut effects = Vec::new();
         self.core.handle(now, event, &mut effects);
         for effect in effects {
-            if let Effect::Record(record) = &effect {
+            // A node that never joined has nobody to tell.
+            if let Effect::Record(record) = &effect
+                && self.config.hub.is_some()
+            {
                 self.reports.record(now, (**record).clone());
             }
             out.push(AgentEffect::Request(effect));

@@ -221,7 +221,7 @@ impl Shared {
     }
 
     async fn post(&self, url: &Url, document: Bytes) -> Result<Reply, ()> {
-        let note = |error: &dyn Error| tracing::debug!(variant = %self.config.variant, error, "no answer of the upstream");
+        let note = |error: &dyn Error| tracing::debug!(variant = %self.config.variant, %error, "no answer of the upstream");
         if let Some(lines) = &self.lines {
             return lines.post(url.path(), document).await.map(Reply::Near).map_err(|error| note(&error));
         }
