@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use shared::wire::JoinToken;
-use shared_net::quic::{Endpoint, ResetSecret};
+use shared_net::link::{Endpoint, ResetSecret};
 use shared_net::tls::{Admit, CertClock};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -144,7 +144,10 @@ async fn a_killed_hub_knows_its_nodes_and_goes_on_above_its_epochs() {
     let addresses = cloud_hub::state::StateDir::at(&state).addresses().expect("written");
     let local = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let endpoint = Endpoint::bind(local, &joined.identity, Admit::Members, &clock, &ResetSecret::random()).expect("a socket");
-    let link = endpoint.connect(addresses.quic, &joined.hub).await.expect("the certificate is still good");
+    let link = endpoint
+        .connect(addresses.quic, &joined.hub, shared::fleet::Transport::Quic)
+        .await
+        .expect("the certificate is still good");
     shared_net::join::renew(&link, joined.identity.node()).await.expect("and can be renewed");
     let denied = shared_net::join::join(&JoinToken { address: addresses.quic.to_string(), ..token }, "node-2", &clock).await;
     assert!(denied.is_err(), "a used token stays used");

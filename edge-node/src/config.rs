@@ -9,7 +9,7 @@ use shared::ids::{NodeId, ServiceId};
 use shared::plan::DispatchSetting;
 use shared::policy::BadPolicy;
 use shared::policy::allocation::Allocator;
-use shared::policy::dispatch::Dispatcher;
+use shared::policy::dispatch::{Dispatcher, SplitRules};
 use shared::units::{Bytes, Quality};
 use shared::work::{BadCatalogue, Catalogue, Service, Variant};
 use shared_net::host::LogSettings;
@@ -134,6 +134,8 @@ pub struct HubSection {
 pub struct PolicySection {
     /// Where each request runs, until a plan of the hub names another policy.
     pub dispatch: DispatchSetting,
+    /// When a request may be split over several nodes, whichever policy dispatches.
+    pub splits: SplitRules,
     /// How the node is divided among its replicas.
     pub allocation: DispatchSetting,
 }
@@ -141,7 +143,7 @@ pub struct PolicySection {
 impl Default for PolicySection {
     fn default() -> Self {
         let named = |policy: &str| DispatchSetting { policy: policy.to_owned(), config: serde_json::Value::Null };
-        Self { dispatch: named("min-latency"), allocation: named("equal") }
+        Self { dispatch: named("min-latency"), splits: SplitRules::default(), allocation: named("equal") }
     }
 }
 
@@ -189,14 +191,24 @@ impl Config {
         if usize::try_from(self.threads.get()).map_or(true, |threads| threads > THREADS_MAX) {
             return Err(BadConfig::Threads);
         }
-        if self.http.exposure() == Exposure::Network && self.http.front.api_keys_sha256.is_empty() {
-            return Err(BadFront::NoKeys.into());
-        }
         let mut variants = BTreeSet::new();
         if let Some(twice) = self.engines.iter().find(|engine| !variants.insert(engine.variant())) {
             return Err(BadConfig::EngineTwice(twice.variant().clone()));
         }
         self.catalogue().map(|_| ())
+    }
+
+    /// Checks that the listener may open. `others` says whether there are API keys beside the configuration, or may be: of the node, or of
+    /// the fleet that it has joined.
+    ///
+    /// # Errors
+    /// [`BadConfig::Front`].
+    pub fn check_keys(&self, others: bool) -> Result<(), BadConfig> {
+        let wanted = self.http.exposure() == Exposure::Network || self.http.front.key_required;
+        if wanted && !others && self.http.front.api_keys_sha256.is_empty() {
+            return Err(BadFront::NoKeys.into());
+        }
+        Ok(())
     }
 
     /// Checks that the files which engines need are there. An agent starts without them all the same, and says so: other nodes
@@ -237,7 +249,7 @@ fn unrated(engine: &EngineConfig) -> Option<Variant> {
         context: engine.context(),
         memory: Bytes(0),
         quality: Quality::new(0.5).ok()?,
-        quality_source: "not rated".to_owned(),
+        quality_source: Variant::NOT_RATED.to_owned(),
     })
 }
 
@@ -321,7 +333,9 @@ mod tests {
         }
         let bad = loaded("[policies.dispatch]\npolicy = \"no-such\"").expect("read").validate().expect_err("unknown policy");
         assert!(bad.to_string().contains("min-latency"), "{bad}");
-        let bad = loaded("[http]\nlisten = \"0.0.0.0:80\"").expect("read").validate().expect_err("no keys");
+        let open = loaded("[http]\nlisten = \"0.0.0.0:80\"").expect("read");
+        open.check_keys(true).expect("keys come from elsewhere");
+        let bad = open.check_keys(false).expect_err("no keys");
         assert!(bad.to_string().contains("api_keys_sha256"), "{bad}");
     }
 }

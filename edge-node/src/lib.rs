@@ -9,6 +9,8 @@ pub mod commands;
 #[cfg(feature = "io")]
 pub mod config;
 #[cfg(feature = "io")]
+mod doctor;
+#[cfg(feature = "io")]
 pub mod exec;
 #[cfg(feature = "io")]
 pub mod io;
@@ -17,3 +19,5 @@ pub mod logic;
 pub mod pages;
 #[cfg(feature = "io")]
 pub mod probe;
+#[cfg(feature = "io")]
+pub mod release;

@@ -4,7 +4,7 @@ use crate::logic::NodeStatus;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use shared::estimate::Estimate;
-use shared::fleet::{Hop, ReplicaState};
+use shared::fleet::{Hop, ReplicaState, Transport};
 use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
 use shared::units::Micros;
 use shared::work::{Needs, Residency};
@@ -61,6 +61,12 @@ fn uplink(status: &NodeStatus) -> String {
     if let Some(rtt) = uplink.rtt {
         text += &format!(", round trip {rtt}");
     }
+    if let Some(transport) = uplink.transport {
+        text += &format!(", over {}", transport.name());
+    }
+    if let Some(why) = &uplink.avoids_quic {
+        text += &format!(" (QUIC is not taken: {why})");
+    }
     if uplink.state == "up" {
         text += if uplink.broker { ", broker connected" } else { ", broker not connected" };
     }
@@ -79,8 +85,9 @@ fn replicas(status: &NodeStatus) -> Option<String> {
         };
         let rate = |rate: Option<f64>| rate.map_or_else(|| "not measured".to_owned(), |rate| format!("{rate:.0} tok/s"));
         let load = &replica.load;
+        let part = replica.layers.filter(|held| !held.range.is_whole());
         table.add_row([
-            replica.variant.to_string(),
+            part.map_or_else(|| replica.variant.to_string(), |held| format!("{}\nlayers {}", replica.variant, held.range)),
             lower(&replica.engine),
             state,
             format!("{}/{}", load.active, load.slots),
@@ -106,11 +113,12 @@ fn plans(status: &NodeStatus) -> Option<String> {
 }
 
 fn peers(status: &NodeStatus) -> Option<String> {
-    let mut table = table(["peer", "state", "round trip", "last loss"]);
+    let mut table = table(["peer", "state", "round trip", "over", "last loss"]);
     for peer in &status.peers {
         let state = peer.up_for.map_or_else(|| "not connected".to_owned(), |up| format!("up for {up}"));
         let rtt = peer.rtt.map(|rtt| rtt.to_string()).unwrap_or_default();
-        table.add_row([peer.node.to_string(), state, rtt, peer.last_loss.clone().unwrap_or_default()]);
+        let over = peer.transport.map_or("", Transport::name).to_owned();
+        table.add_row([peer.node.to_string(), state, rtt, over, peer.last_loss.clone().unwrap_or_default()]);
     }
     (!status.peers.is_empty()).then(|| table.to_string())
 }
@@ -199,12 +207,22 @@ fn decision(decision: &Decision) -> Vec<String> {
 }
 
 fn place(candidate: &Candidate) -> String {
-    let way = match candidate.hop {
+    let Some((first, later)) = candidate.stages().split_first() else {
+        return format!("{} on {} ({})", candidate.variant, candidate.node, way(candidate.hop));
+    };
+    let mut text = format!("{} split: layers {} on {} ({})", candidate.variant, first.layers, first.node, way(first.hop));
+    for stage in later {
+        text += &format!(", then {} on {} ({})", stage.layers, stage.node, way(stage.hop));
+    }
+    text
+}
+
+const fn way(hop: Hop) -> &'static str {
+    match hop {
         Hop::Local => "here",
         Hop::Direct => "directly",
         Hop::Relay => "through the hub",
-    };
-    format!("{} on {} ({way})", candidate.variant, candidate.node)
+    }
 }
 
 fn chosen(attempt: &AttemptRecord) -> Vec<String> {
@@ -253,7 +271,9 @@ fn rejected(decision: &Decision) -> Option<String> {
     let mut table = table(["rejected", "reason"]);
     for candidate in &decision.rejected {
         let reason = format!("{}: {}", candidate.reason.code(), candidate.reason);
-        table.add_row([format!("{} on {}", candidate.variant, candidate.node), reason]);
+        let nodes: Vec<_> = candidate.stages.iter().map(ToString::to_string).collect();
+        let split = if nodes.is_empty() { String::new() } else { format!(" in the split {}", nodes.join(" + ")) };
+        table.add_row([format!("{} on {}{split}", candidate.variant, candidate.node), reason]);
     }
     let shown = decision.rejected.len();
     let all: usize = decision.counts.values().map(|count| usize::try_from(*count).unwrap_or(usize::MAX)).sum();
@@ -323,6 +343,7 @@ mod tests {
             rejected: vec![Rejected {
                 node: node("lab/d"),
                 variant: VariantId::new("small").expect("good"),
+                stages: Vec::new(),
                 reason: Reason::Stale { age: Micros::from_secs(20) },
             }],
             counts: [("stale".to_owned(), 1)].into(),

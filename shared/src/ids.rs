@@ -116,6 +116,11 @@ name!(
     VariantId, "variant name", 1, ".:"
 );
 
+name!(
+    /// An API key, as operators call it, such as `kiosk-7` or `team/app`.
+    KeyName, "key name", 1, ".:"
+);
+
 impl NodeId {
     /// The site (or region) where the node stands: its path without the last name.
     #[must_use]

@@ -6,11 +6,12 @@
 //!
 //! Read it in this order: [`ids`] and [`units`] (the nouns), [`fleet`] and [`work`] (what there is and what is asked),
 //! [`estimate`] (what it would cost), [`plan`] (what was decided), [`policy`] (how it is decided), [`request`] (the life of
-//! one request), [`wire`] (how it travels).
+//! one request), [`wire`] (how it travels). [`backoff`] is how long anything waits that is tried again.
 #![warn(missing_docs)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
+pub mod backoff;
 pub mod estimate;
 pub mod fleet;
 pub mod ids;

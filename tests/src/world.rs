@@ -17,6 +17,8 @@ use tempfile::TempDir;
 pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// How long a condition may take to come, also while a compiler has the machine.
 pub const SOON: Duration = Duration::from_secs(30);
+/// A cable within a town.
+const SHORT: Delays = Delays { up: Duration::from_millis(2), down: Duration::from_millis(2) };
 /// How much of each log a failing story shows.
 const SHOWN_LOG_BYTES: usize = 4_000;
 
@@ -53,19 +55,23 @@ impl World {
 
     /// An agent beside the hub, without a cable.
     pub async fn agent(&mut self, node: &str, config: &str) -> NodeId {
-        self.join(node, None, config).await
+        self.join(node, None, false, config).await
     }
 
     /// An agent behind a cable that can be cut.
     pub async fn edge(&mut self, node: &str, config: &str) -> NodeId {
-        let delay = Duration::from_millis(2);
-        self.join(node, Some(Delays { up: delay, down: delay }), config).await
+        self.join(node, Some(SHORT), false, config).await
     }
 
-    async fn join(&mut self, node: &str, uplink: Option<Delays>, config: &str) -> NodeId {
+    /// An agent behind a cable on which no datagram passes, from before it joins; streams do.
+    pub async fn edge_without_udp(&mut self, node: &str, config: &str) -> NodeId {
+        self.join(node, Some(SHORT), true, config).await
+    }
+
+    async fn join(&mut self, node: &str, uplink: Option<Delays>, udp_blocked: bool, config: &str) -> NodeId {
         let (site, name) = node.rsplit_once('/').expect("a site and a name");
         let site = ScopeId::new(site).expect("a site's name");
-        let plan = AgentPlan { site, name: name.to_owned(), uplink, config: config.to_owned() };
+        let plan = AgentPlan { site, name: name.to_owned(), uplink, udp_blocked, config: config.to_owned() };
         self.fleet.join(plan).await.unwrap_or_else(|error| panic!("{node}: {error}"))
     }
 

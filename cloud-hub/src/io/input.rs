@@ -6,8 +6,8 @@ use shared::units::Tokens;
 use shared::wire::Frame;
 use shared::wire::frame::Hello;
 use shared::work::ExecHeader;
+use shared_net::link::{Link, Stream};
 use shared_net::openai::{Answer, Ask, Refusal};
-use shared_net::quic::{Link, Stream};
 use tokio::sync::{mpsc, oneshot};
 
 /// Inputs that wait for the driver. It takes about 10 µs for each, so this is far below one heartbeat; at the limit the senders

@@ -11,9 +11,9 @@ use crate::store::Store;
 use shared::fleet::Hop;
 use shared::ids::NodeId;
 use shared::wire::Frame;
-use shared::wire::frame::{Goodbye, Hello, Issued, Join};
+use shared::wire::frame::{Goodbye, Hello, Issued, Join, PULSES_MAX, Pulse};
 use shared_net::host::Tasks;
-use shared_net::quic::{Acceptor, Code, FrameReader, FrameWriter, Link, Stream};
+use shared_net::link::{Acceptor, Code, FrameReader, FrameWriter, Link, Stream, StreamError};
 use shared_net::tls::CertClock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 const FIRST_FRAME_TIME_MAX: Duration = Duration::from_secs(5);
 /// Frames that wait for a control stream: a few pings and answers. Full means stuck, and the connection is closed.
 const CONTROL_FRAMES_MAX: usize = 32;
+/// How long a row of pings may take that is to show whether a transport carries.
+const ECHO_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a goodbye may take to arrive before the connection is closed anyway.
 const GOODBYE_TIME_MAX: Duration = Duration::from_millis(500);
 
@@ -156,6 +158,18 @@ async fn serve_member(gate: Arc<Gate>, link: Link, node: NodeId, stop: Cancellat
     }
 }
 
+/// Answers pings on a stream of their own: the node finds out whether this transport carries.
+async fn echo(mut stream: Stream, mut pulse: Pulse) -> Result<(), StreamError> {
+    for _ in 0..PULSES_MAX {
+        stream.writer.write(&Frame::Pong(Pulse { number: pulse.number, ..Pulse::default() })).await?;
+        match stream.reader.read().await? {
+            Some(Frame::Ping(next)) => pulse = next,
+            _ => break,
+        }
+    }
+    stream.writer.finish().await
+}
+
 #[derive(Debug)]
 struct Member {
     gate: Arc<Gate>,
@@ -171,20 +185,28 @@ impl Member {
     async fn serve_stream(self: Arc<Self>, mut stream: Stream) {
         match first_frame(&mut stream.reader).await {
             Some(Frame::Hello(hello)) => self.control(stream, hello).await,
+            Some(Frame::Ping(pulse)) => {
+                // Fails with the stream, and then nobody waits.
+                drop(timeout(ECHO_TIME_MAX, echo(stream, pulse)).await);
+            }
             Some(Frame::Renew(renew)) => {
                 let answer = self.gate.renew(self.node.clone(), self.serial.clone(), renew.request).await;
                 if shared_net::join::answer(stream, answer).await.is_err() {
                     tracing::debug!(node = %self.node, "a node went away before its renewed certificate");
                 }
             }
-            Some(Frame::Header(header)) if self.said_hello.load(Ordering::Relaxed) && header.ingress == self.node => {
+            Some(Frame::Header(header)) if self.said_hello.load(Ordering::Relaxed) && header.sender() == Some(&self.node) => {
                 let input = Input::Relay { connection: self.connection, header, stream: Box::new(stream) };
                 // Fails only when the hub is stopping.
                 drop(self.gate.inbox.send(input).await);
             }
             _ => {
                 stream.cancel(Code::PROTOCOL);
-                self.bad_payload("stream", "want a stream to begin with hello, renew, or the header of an own request").await;
+                self.bad_payload(
+                    "stream",
+                    "want a stream to begin with hello, renew, or the header of an own request or of a later stage",
+                )
+                .await;
             }
         }
     }
@@ -206,33 +228,42 @@ impl Member {
         if self.gate.inbox.send(input).await.is_err() {
             return;
         }
-        tokio::select! {
-            goodbye = self.listen(&mut reader) => self.goodbye(&mut writer, goodbye).await,
-            () = self.speak(&mut writer, &mut outgoing) => {}
+        let heard = tokio::select! {
+            heard = self.listen(&mut reader) => heard,
+            () = self.speak(&mut writer, &mut outgoing) => return,
+        };
+        match heard {
+            Some(goodbye) => self.goodbye(&mut writer, goodbye).await,
+            // It speaks on a newer connection; this one is left to the streams that run on it.
+            None => tokio::select! {
+                _ = self.link.closed() => {}
+                () = self.speak(&mut writer, &mut outgoing) => {}
+            },
         }
     }
 
-    /// Reads signs of life until something else comes; returns what to say to that.
-    async fn listen(&self, reader: &mut FrameReader) -> Goodbye {
+    /// Reads signs of life until something else comes; returns what to say to that, which is nothing to a mere end.
+    async fn listen(&self, reader: &mut FrameReader) -> Option<Goodbye> {
         loop {
             let event = match reader.read().await {
                 Ok(Some(Frame::Ping(pulse))) => HubEvent::Pinged { connection: self.connection, pulse },
                 Ok(Some(Frame::Pong(pulse))) => HubEvent::Pong { connection: self.connection, pulse },
-                Ok(Some(Frame::Goodbye(_)) | None) => return Goodbye::Shutdown,
+                Ok(None) => return None,
+                Ok(Some(Frame::Goodbye(_))) => return Some(Goodbye::Shutdown),
                 Ok(Some(_)) => {
                     self.bad_payload("control", "want pings and pongs on a control stream").await;
-                    return Goodbye::Protocol("want pings and pongs on a control stream".to_owned());
+                    return Some(Goodbye::Protocol("want pings and pongs on a control stream".to_owned()));
                 }
                 Err(error) => {
                     self.bad_payload("control", &error.to_string()).await;
-                    return Goodbye::Protocol(error.to_string());
+                    return Some(Goodbye::Protocol(error.to_string()));
                 }
             };
             let path = self.link.report(Hop::Direct);
             let measured = HubEvent::PathMeasured { connection: self.connection, path };
             for event in [measured, event] {
                 if self.gate.inbox.send(Input::Event(event)).await.is_err() {
-                    return Goodbye::Shutdown;
+                    return Some(Goodbye::Shutdown);
                 }
             }
         }
@@ -257,7 +288,7 @@ impl Member {
             writer.write(&Frame::Goodbye(goodbye)).await?;
             writer.finish().await?;
             writer.stopped().await;
-            Ok::<_, shared_net::quic::StreamError>(())
+            Ok::<_, StreamError>(())
         };
         // Whoever does not hear it sees the close.
         drop(timeout(GOODBYE_TIME_MAX, told).await);

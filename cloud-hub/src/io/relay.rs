@@ -7,7 +7,7 @@ use shared::plan::Reason;
 use shared::wire::Frame;
 use shared::work::ExecHeader;
 use shared_net::host::Tasks;
-use shared_net::quic::{Code, Link, Stream};
+use shared_net::link::{Code, Link, Stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,8 @@ impl Relays {
         let cancel = CancellationToken::new();
         self.running.insert(name, cancel.clone().drop_guard());
         let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
-        let span = tracing::info_span!("relay", request = %header.attempt.request, from = %header.ingress, to = %header.target);
+        let from = header.sender().unwrap_or(&header.ingress);
+        let span = tracing::info_span!("relay", request = %header.attempt.request, %from, to = %header.target);
         let name_of_task = format!("relay {}", header.attempt);
         let relaying = async move {
             metrics.relay_opened();
@@ -93,7 +94,7 @@ pub(crate) async fn refuse_stream(mut stream: Stream, reason: Reason) {
         stream.writer.write(&Frame::Refused(reason, None)).await?;
         stream.writer.finish().await?;
         stream.writer.stopped().await;
-        Ok::<_, shared_net::quic::StreamError>(())
+        Ok::<_, shared_net::link::StreamError>(())
     };
     // The asker may be gone, and then nobody is left to be told.
     drop(tokio::time::timeout(REFUSAL_TIME_MAX, refused).await);
@@ -116,7 +117,7 @@ async fn carry(asker: Stream, to: &Link, header: ExecHeader, cancel: &Cancellati
             return tokio::select! {
                 biased;
                 () = cancel.cancelled() => (0, 0),
-                spliced = shared_net::quic::splice(asker, target) => (spliced.forth, spliced.back),
+                spliced = shared_net::link::splice(asker, target) => (spliced.forth, spliced.back),
             };
         }
     }

@@ -1,11 +1,12 @@
 //! Rows for people and their tools: what the admin API shows. Rendered when read, never kept.
 
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Inventory, Load, NodeState, ReplicaState, Tier};
+use shared::fleet::{Inventory, Load, NodeState, ReplicaState, Tier, Transport};
 use shared::ids::{Instance, NodeId, PlanEpoch, ServiceId, SessionEpoch, VariantId};
 use shared::plan::{Layer, Plan};
 use shared::units::{Joules, MicroDollars, Micros};
 use shared::wire::mqtt::AckState;
+use shared::work::LayerRange;
 use std::collections::BTreeMap;
 
 /// One node.
@@ -35,6 +36,9 @@ pub struct NodeRow {
     pub report_age: Option<Micros>,
     /// Round-trip time of its connection.
     pub rtt: Option<Micros>,
+    /// What carries its connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
     /// What is loaded there.
     pub replicas: Vec<ReplicaRow>,
     /// What it did with each layer's plan.
@@ -56,6 +60,9 @@ pub struct ReplicaRow {
     pub state: ReplicaState,
     /// How busy it is.
     pub load: Load,
+    /// The layers that it holds, where it can compute some alone; where these are not all, it serves only as a stage of splits.
+    #[serde(default)]
+    pub layers: Option<LayerRange>,
     /// Prompt tokens per second, if measured.
     pub prompt_rate: Option<f64>,
     /// Generated tokens per second, if measured.

@@ -10,8 +10,8 @@ use shared::wire::mqtt::{Session, Signed, Status, Topic};
 use shared::wire::{Frame, JoinToken, VERSION_MAX, VERSION_MIN};
 use shared::work::EngineKind;
 use shared_net::host::Tasks;
+use shared_net::link::{Endpoint, Link, ResetSecret, Stream};
 use shared_net::mqtt::{Mqtt, MqttEvent, MqttSettings, Note};
-use shared_net::quic::{Endpoint, Link, ResetSecret, Stream};
 use shared_net::tls::{Admit, CertClock, Identity};
 use std::net::Ipv4Addr;
 use tokio::sync::{mpsc, watch};
@@ -38,6 +38,7 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new(variant).expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, active: 0, queued: 0, queue_max: 8, backlog: Tokens(0) },
         memory: Bytes(1_000),
@@ -65,6 +66,7 @@ pub(crate) fn inventory(node: &NodeId) -> Inventory {
         costs: Costs::default(),
         addresses: Vec::new(),
         version: "test".to_owned(),
+        binary_sha256: String::new(),
     }
 }
 
@@ -80,7 +82,7 @@ impl Agent {
     }
 
     pub(crate) async fn dial(&self, world: &World) -> Link {
-        self.endpoint.connect(world.addresses().quic, &self.hub).await.expect("connected")
+        self.endpoint.connect(world.addresses().quic, &self.hub, shared::fleet::Transport::Quic).await.expect("connected")
     }
 
     pub(crate) fn hello(&self, instance: u64, replicas: Vec<ReplicaReport>) -> Hello {

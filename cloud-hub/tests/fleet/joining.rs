@@ -6,7 +6,7 @@ use shared::fleet::NodeState;
 use shared::wire::Frame;
 use shared::wire::frame::Goodbye;
 use shared_net::join::JoinError;
-use shared_net::quic::Endpoint;
+use shared_net::link::Endpoint;
 use shared_net::tls::CertClock;
 use std::net::Ipv4Addr;
 use tokio::time::timeout;
@@ -38,7 +38,10 @@ async fn without_a_certificate_there_is_nothing_but_joining() {
     let agent = Agent::join(&world, &token, "node-1").await;
     let clock = CertClock::new(0);
     let stranger = Endpoint::nameless((Ipv4Addr::LOCALHOST, 0).into(), &clock).expect("a socket");
-    let link = stranger.connect_to_join(world.addresses().quic, &token.authority_sha256).await.expect("connected");
+    let link = stranger
+        .connect_to_join(world.addresses().quic, &token.authority_sha256, shared::fleet::Transport::Quic)
+        .await
+        .expect("connected");
     let mut stream = link.open().await.expect("a stream");
     stream.writer.write(&Frame::Hello(agent.hello(1, Vec::new()))).await.expect("written");
     timeout(PATIENCE, link.closed()).await.expect("the hub closes the connection");

@@ -11,7 +11,7 @@ use shared::units::{Bytes, Tokens};
 use shared::wire::frame::{Chunk, End, TokenBatch};
 use shared::wire::{Body, Frame};
 use shared::work::{ExecHeader, Features, Precision, Priority, PromptKind, ResidencyBound};
-use shared_net::quic::{Code, Stream, StreamError};
+use shared_net::link::{Code, Stream, StreamError};
 use std::time::Duration;
 use tokio::time::timeout;
 

@@ -166,6 +166,21 @@ pub struct Hung {
     pub within: Duration,
 }
 
+/// What an engine could take from earlier requests instead of computing it again, counted since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reuse {
+    /// Prompts whose beginning was known.
+    pub hits: u64,
+    /// Prompts whose beginning was not.
+    pub misses: u64,
+    /// Tokens of them that needed no computation.
+    pub tokens: u64,
+    /// Blocks that were dropped to make room.
+    pub evicted: u64,
+    /// Blocks that are held now.
+    pub blocks: u64,
+}
+
 /// One loaded (or loading) variant and whatever executes it.
 pub trait Engine: Send + Sync + fmt::Debug {
     /// What it serves.
@@ -179,6 +194,11 @@ pub trait Engine: Send + Sync + fmt::Debug {
 
     /// The report, and when it changes.
     fn watch(&self) -> watch::Receiver<ReplicaReport>;
+
+    /// What it took from earlier requests; absent where the engine does not know.
+    fn reuse(&self) -> Option<Reuse> {
+        None
+    }
 
     /// Takes a job.
     ///

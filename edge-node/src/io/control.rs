@@ -7,7 +7,7 @@ use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Hello, Pulse};
 use shared::wire::{VERSION_MAX, VERSION_MIN};
 use shared_net::host::Tasks;
-use shared_net::quic::{Code, Link, Stream};
+use shared_net::link::{Code, Link, Stream};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -19,6 +19,9 @@ pub(super) const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long writing one small frame may take before the connection counts as broken.
 const WRITE_MAX: Duration = Duration::from_secs(3);
 
+/// How long streams of the other end that cross a move are still taken.
+const RETIRE_TIME: Duration = Duration::from_secs(2);
+
 /// What is to be said on the control stream.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
@@ -26,6 +29,8 @@ pub(super) enum Command {
     Pong(Pulse),
     Hello(Box<Hello>),
     HangUp(Goodbye),
+    /// Say nothing more, and leave the connection to the streams that run.
+    Retire,
 }
 
 /// What was heard on it.
@@ -64,6 +69,7 @@ impl Talk {
                     Some(Command::Pong(pulse)) => if !self.write(Frame::Pong(pulse)).await { break stuck() },
                     Some(Command::Hello(hello)) => if !self.write(Frame::Hello(*hello)).await { break stuck() },
                     Some(Command::HangUp(words)) => break self.hang_up(words).await,
+                    Some(Command::Retire) => return self.retire().await,
                     None => break self.hang_up(Goodbye::Shutdown).await,
                 },
                 frame = self.stream.reader.read() => {
@@ -73,7 +79,7 @@ impl Talk {
                         Ok(Some(Frame::Hello(hello))) if !self.speaks_for_others && hello.node == self.peer => News::Hello(Box::new(hello)),
                         Ok(Some(Frame::Goodbye(words))) => break Ended::Goodbye(words),
                         Ok(Some(_)) => break self.hang_up(Goodbye::Protocol("an unexpected frame on the control stream".to_owned())).await,
-                        Ok(None) => break Ended::Broken("the control stream was closed".to_owned()),
+                        Ok(None) => return self.retired().await,
                         Err(error) => break Ended::Broken(error.to_string()),
                     };
                     if self.host.handle.tell(heard(news)).await.is_err() {
@@ -88,6 +94,42 @@ impl Talk {
         };
         self.link.close(Code::DONE, "control stream ended");
         ended
+    }
+
+    /// Nothing more is said. Streams that are on their way are still taken; the last one to end closes the connection.
+    async fn retire(mut self) -> Ended {
+        // Fails only with the connection.
+        drop(self.stream.writer.finish().await);
+        let stop = self.tasks.cancelled();
+        let until = tokio::time::Instant::now() + RETIRE_TIME;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep_until(until) => break,
+                stream = self.link.accept() => match stream {
+                    Ok(stream) => self.serve(stream),
+                    Err(_) => break,
+                },
+            }
+        }
+        Ended::Broken("moved to another connection".to_owned())
+    }
+
+    /// The other end says nothing more: what runs goes on until it closes the connection.
+    async fn retired(self) -> Ended {
+        let stop = self.tasks.cancelled();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                stream = self.link.accept() => match stream {
+                    Ok(stream) => self.serve(stream),
+                    Err(_) => break,
+                },
+            }
+        }
+        Ended::Broken("the other end moved to another connection".to_owned())
     }
 
     fn serve(&self, stream: Stream) {

@@ -5,17 +5,19 @@ use super::execute::Engines;
 use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
+use super::stage::Reach;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
-use crate::logic::{AgentEffect, AgentEvent};
+use crate::logic::{AgentEffect, AgentEvent, UplinkEvent};
+use shared::fleet::TransportOrder;
 use shared::ids::{AttemptId, RequestId};
 use shared::plan::{Candidate, Failure, Reason};
 use shared::request::{AttemptEvent, Effect, Event};
 use shared::wire::Body;
-use shared::wire::frame::TokenBatch;
+use shared::wire::frame::{Hello, TokenBatch};
 use shared::work::{ExecHeader, LlmRequest};
 use shared_net::host::Tasks;
-use shared_net::openai::Answer;
+use shared_net::openai::{Answer, KeyRing, KeySource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -51,6 +53,7 @@ pub(super) struct Hands {
     pub(super) broker: mqtt::Broker,
     pub(super) store: Store,
     pub(super) meters: Arc<Meters>,
+    pub(super) ring: KeyRing,
     clients: BTreeMap<RequestId, Client>,
     attempts: BTreeMap<AttemptId, Attempt>,
     offered: BTreeMap<AttemptId, mpsc::Sender<Command>>,
@@ -68,6 +71,7 @@ impl Hands {
         broker: mqtt::Broker,
         store: Store,
         meters: Arc<Meters>,
+        ring: KeyRing,
     ) -> Self {
         Self {
             handle,
@@ -78,6 +82,7 @@ impl Hands {
             broker,
             store,
             meters,
+            ring,
             clients: BTreeMap::new(),
             attempts: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -129,12 +134,20 @@ impl Hands {
     pub(super) fn carry_out(&mut self, effect: AgentEffect) {
         match effect {
             AgentEffect::Request(effect) => self.request(effect),
-            AgentEffect::Dial(number, hello) => match &self.network {
-                Some(network) => {
-                    self.uplink.replace(&self.tasks, uplink::Uplink::new(number, *hello, network, &self.handle, &self.links));
-                }
+            AgentEffect::Dial(number, order, hello) => match self.dialled((number, order), *hello) {
+                Some(uplink) => self.uplink.replace(&self.tasks, uplink),
                 None => self.report(AgentEvent::Uplink(number, uplink::no_network())),
             },
+            AgentEffect::Move { number, order, hello, why } => {
+                tracing::info!(to = order.first.name(), %why, "moving the uplink to another transport");
+                self.meters.uplink_moved(order.first);
+                if let Some(uplink) = self.dialled((number, order), *hello) {
+                    self.uplink.begin_beside(&self.tasks, uplink);
+                }
+            }
+            AgentEffect::StayHere => self.uplink.stay(),
+            AgentEffect::Retire => self.uplink.retire(),
+            AgentEffect::Look(number) => self.look(number),
             AgentEffect::HangUp(words) => {
                 self.links.set_uplink(None);
                 self.uplink.hang_up(words);
@@ -151,18 +164,33 @@ impl Hands {
                     self.meters.publication_dropped();
                 }
             }
-            AgentEffect::DialPeer { node, addresses, hello } => {
+            AgentEffect::DialPeer { node, addresses, order, hello } => {
                 if let Some(network) = &self.network {
-                    peers::dial(&self.tasks, &self.handle, &self.links, network, node, addresses, *hello);
+                    peers::dial(&self.tasks, &self.handle, &self.links, network, (node, addresses, order), *hello);
                 }
             }
             AgentEffect::HangUpPeer(node, link, words) => self.links.hang_up(&node, link, words),
             AgentEffect::PingPeer(node, link, pulse) => self.links.ping(&node, link, pulse),
             AgentEffect::PongPeer(node, link, pulse) => self.links.pong(&node, link, pulse),
             AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),
+            AgentEffect::Keys(keys) => self.ring.set(KeySource::Fleet, keys),
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
         }
+    }
+
+    fn dialled(&self, dial: (u64, TransportOrder), hello: Hello) -> Option<uplink::Uplink> {
+        Some(uplink::Uplink::new(dial, hello, self.network.as_ref()?, &self.handle, &self.links))
+    }
+
+    fn look(&self, number: u64) {
+        let Some(network) = self.network.clone() else { return };
+        let (handle, stop) = (self.handle.clone(), self.tasks.cancelled());
+        self.tasks.spawn("look at QUIC", async move {
+            if let Some(found) = stop.run_until_cancelled(network.look()).await {
+                drop(handle.tell(AgentEvent::Uplink(number, UplinkEvent::Looked(found))).await);
+            }
+        });
     }
 
     fn request(&mut self, effect: Effect) {
@@ -257,6 +285,7 @@ impl Hands {
         let cancel = self.tasks.cancelled().child_token();
         let run = execute::Own {
             handle: self.handle.clone(),
+            reach: Reach { links: Arc::clone(&self.links), meters: Arc::clone(&self.meters) },
             engine: Arc::clone(engine),
             body: resumed(client, &header),
             header,

@@ -5,7 +5,7 @@ use crate::logic::LinkId;
 use shared::fleet::Hop;
 use shared::ids::NodeId;
 use shared::wire::frame::{Goodbye, Hello, Pulse};
-use shared_net::quic::{Code, Link};
+use shared_net::link::{Code, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,8 @@ struct Open {
     uplink: Option<Link>,
     /// Newest last.
     peers: BTreeMap<NodeId, BTreeMap<LinkId, Talked>>,
+    /// Bytes sent and received on connections with peers that are closed.
+    closed_bytes: (u64, u64),
     revoked: BTreeSet<String>,
     /// The operator was told that this node itself is thrown out.
     told_of_own: bool,
@@ -72,11 +74,18 @@ impl Links {
     pub(super) fn remove_peer(&self, node: &NodeId, number: LinkId) {
         let mut open = self.lock();
         if let Some(links) = open.peers.get_mut(node) {
-            links.remove(&number);
+            let bytes = links.remove(&number).map_or((0, 0), |talked| talked.link.bytes());
             if links.is_empty() {
                 open.peers.remove(node);
             }
+            open.closed_bytes = sum(open.closed_bytes, bytes);
         }
+    }
+
+    /// Bytes sent to and received from other agents without the hub, as the network sees them.
+    pub(super) fn peer_bytes(&self) -> (u64, u64) {
+        let open = self.lock();
+        open.peers.values().flat_map(BTreeMap::values).fold(open.closed_bytes, |all, talked| sum(all, talked.link.bytes()))
     }
 
     /// A connection that leads to `node` by this way.
@@ -126,6 +135,10 @@ impl Links {
             }
         }
     }
+}
+
+fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    (a.0 + b.0, a.1 + b.1)
 }
 
 impl Talked {

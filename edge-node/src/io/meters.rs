@@ -1,6 +1,7 @@
 //! What the agent counts, for Prometheus. Labels are names from closed sets or of this node's own replicas; never text of a
 //! request, never a name that a client made up.
 
+use super::links::Links;
 use crate::logic::NodeStatus;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -9,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use shared::fleet::Load;
+use shared::fleet::{Load, Transport};
 use shared::ids::VariantId;
 use shared::plan::{Outcome, Record, Verdict};
 use shared_net::openai::FrontCounters;
@@ -30,6 +31,11 @@ struct ReasonLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransportLabels {
+    transport: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct VariantLabels {
     variant: String,
 }
@@ -38,6 +44,17 @@ struct VariantLabels {
 struct FrontLabels {
     endpoint: String,
     status: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KeyLabels {
+    key: String,
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
 }
 
 /// All counters of the agent.
@@ -52,6 +69,9 @@ pub(super) struct Meters {
     attained: Counter,
     missed: Counter,
     publications_dropped: Counter,
+    uplink: Family<TransportLabels, Gauge>,
+    uplink_moves: Family<TransportLabels, Counter>,
+    quic_demotions: Gauge,
     active: Family<VariantLabels, Gauge>,
     queued: Family<VariantLabels, Gauge>,
     degraded: Gauge,
@@ -61,10 +81,16 @@ pub(super) struct Meters {
     spool_dropped: Gauge,
     front: Family<FrontLabels, Gauge>,
     connections: Gauge,
+    errors: Family<ReasonLabels, Gauge>,
+    keys: Family<KeyLabels, Gauge>,
+    stage_tokens: Counter,
+    stage_bytes: Counter,
+    peer_bytes: Family<DirectionLabels, Gauge>,
+    links: Arc<Links>,
 }
 
 impl Meters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(links: Arc<Links>) -> Self {
         let meters = Self {
             registry: Mutex::new(Registry::with_prefix("tidegate_agent")),
             requests: Family::default(),
@@ -76,6 +102,9 @@ impl Meters {
             attained: Counter::default(),
             missed: Counter::default(),
             publications_dropped: Counter::default(),
+            uplink: Family::default(),
+            uplink_moves: Family::default(),
+            quic_demotions: Gauge::default(),
             active: Family::default(),
             queued: Family::default(),
             degraded: Gauge::default(),
@@ -85,6 +114,12 @@ impl Meters {
             spool_dropped: Gauge::default(),
             front: Family::default(),
             connections: Gauge::default(),
+            errors: Family::default(),
+            keys: Family::default(),
+            stage_tokens: Counter::default(),
+            stage_bytes: Counter::default(),
+            peer_bytes: Family::default(),
+            links,
         };
         meters.register();
         meters
@@ -105,6 +140,9 @@ impl Meters {
             "Messages that the broker connection did not take",
             self.publications_dropped.clone(),
         );
+        registry.register("uplink_up", "1 for the transport that carries the uplink", self.uplink.clone());
+        registry.register("uplink_moves", "Moves of the uplink to another transport", self.uplink_moves.clone());
+        registry.register("quic_demotions", "QUIC to the hub shook hands and did not carry", self.quic_demotions.clone());
         registry.register("replica_active", "Requests that run", self.active.clone());
         registry.register("replica_queued", "Requests that wait for a slot", self.queued.clone());
         registry.register("degraded", "1 while the hub is out of reach", self.degraded.clone());
@@ -117,11 +155,34 @@ impl Meters {
             self.spool_dropped.clone(),
         );
         registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
+        registry.register("http_errors", "Errors shown to clients, by code", self.errors.clone());
+        registry.register("keys", "What API keys did: requests, tokens, and refusals by code", self.keys.clone());
         registry.register("http_connections", "Open HTTP connections", self.connections.clone());
+        registry.register("stage_tokens", "Tokens whose hidden states went to a next stage", self.stage_tokens.clone());
+        registry.register(
+            "stage_bytes",
+            "Bytes of the frames in which hidden states went to a next stage",
+            self.stage_bytes.clone(),
+        );
+        registry.register(
+            "peer_bytes",
+            "Bytes to and from other agents without the hub, as the network sees them",
+            self.peer_bytes.clone(),
+        );
+    }
+
+    /// Hidden states of so many tokens went to a next stage, in a frame of so many bytes.
+    pub(super) fn hidden_sent(&self, tokens: u16, bytes: usize) {
+        self.stage_tokens.inc_by(u64::from(tokens));
+        self.stage_bytes.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     pub(super) fn publication_dropped(&self) {
         self.publications_dropped.inc();
+    }
+
+    pub(super) fn uplink_moved(&self, to: Transport) {
+        self.uplink_moves.get_or_create(&TransportLabels { transport: to.name().to_owned() }).inc();
     }
 
     pub(super) fn load(&self, variant: &VariantId, load: &Load) {
@@ -176,15 +237,38 @@ impl Meters {
         gauge(&self.open, status.requests_open);
         gauge(&self.peers, status.peers.iter().filter(|peer| peer.links > 0).count());
         gauge(&self.spooled, status.spool.records);
+        for transport in [Transport::Quic, Transport::Tcp] {
+            let up = status.uplink.transport == Some(transport);
+            self.uplink.get_or_create(&TransportLabels { transport: transport.name().to_owned() }).set(i64::from(up));
+        }
+        self.quic_demotions.set(i64::try_from(status.uplink.demotions).unwrap_or(i64::MAX));
         self.spool_dropped.set(i64::try_from(status.spool.dropped).unwrap_or(i64::MAX));
         for replica in &status.replicas {
             self.load(&replica.variant, &replica.load);
+        }
+        let (sent, received) = self.links.peer_bytes();
+        for (direction, bytes) in [("sent", sent), ("received", received)] {
+            let labels = DirectionLabels { direction };
+            self.peer_bytes.get_or_create(&labels).set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         let front = front.snapshot();
         self.connections.set(i64::try_from(front.connections_open).unwrap_or(i64::MAX));
         for ((endpoint, code), count) in front.requests {
             let labels = FrontLabels { endpoint: endpoint.label().to_owned(), status: code.to_string() };
             self.front.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        for (reason, count) in front.errors {
+            let labels = ReasonLabels { reason: reason.to_owned() };
+            self.errors.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        // Keys that are gone must not stay here for ever.
+        self.keys.clear();
+        for (key, counts) in front.keys {
+            let totals = [("requests", counts.requests), ("tokens", counts.tokens)];
+            for (what, count) in totals.into_iter().chain(counts.refusals) {
+                let labels = KeyLabels { key: key.clone(), what };
+                self.keys.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
         }
         let mut text = String::new();
         encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;

@@ -5,13 +5,13 @@ use super::driver::Handle;
 use super::links::{Links, Talked};
 use super::uplink::Network;
 use crate::logic::{Agent, AgentEvent, Ended, PeerEvent};
-use shared::fleet::{Hop, ReplicaReport};
+use shared::fleet::{Hop, ReplicaReport, Transport, TransportOrder};
 use shared::ids::NodeId;
 use shared::units::Micros;
 use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Hello, Welcome};
 use shared_net::host::Tasks;
-use shared_net::quic::{Acceptor, Code, Link, Stream, resolve};
+use shared_net::link::{Acceptor, Code, Link, Stream, race, resolve};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -32,8 +32,7 @@ pub(super) fn dial(
     handle: &Handle,
     links: &Arc<Links>,
     network: &Network,
-    node: NodeId,
-    addresses: Vec<String>,
+    (node, addresses, order): (NodeId, Vec<String>, TransportOrder),
     hello: Hello,
 ) {
     let (handle, links, network, stop) = (handle.clone(), Arc::clone(links), network.clone(), tasks.cancelled());
@@ -41,7 +40,7 @@ pub(super) fn dial(
         let dialled = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            dialled = timeout(HELLO_MAX, call(&network, &links, &node, addresses, &hello)) => dialled,
+            dialled = timeout(HELLO_MAX, call(&network, &links, (&node, &addresses, order), &hello)) => dialled,
         };
         match dialled {
             Ok(Ok(greeted)) => talk(&handle, &links, &network, node, greeted).await,
@@ -56,10 +55,24 @@ async fn unreachable_peer(handle: &Handle, node: NodeId, why: String) {
     drop(handle.tell(AgentEvent::Peer(node, PeerEvent::Unreachable(why))).await);
 }
 
-async fn call(network: &Network, links: &Links, node: &NodeId, addresses: Vec<String>, hello: &Hello) -> Result<Greeted, String> {
+async fn call(
+    network: &Network,
+    links: &Links,
+    (node, addresses, order): (&NodeId, &[String], TransportOrder),
+    hello: &Hello,
+) -> Result<Greeted, String> {
+    let connect = |by| connect(network, links, node, addresses, by);
+    let called = race(order, connect, |link| greet(link, hello)).await;
+    called.map_err(|neither| match neither.other {
+        Some(other) if other != neither.first => format!("{}; and {other}", neither.first),
+        _ => neither.first,
+    })
+}
+
+async fn connect(network: &Network, links: &Links, node: &NodeId, addresses: &[String], by: Transport) -> Result<Link, String> {
     let mut last = "no address".to_owned();
-    for address in addresses.into_iter().take(ADDRESSES_MAX) {
-        let found = match resolve(&address).await {
+    for address in addresses.iter().take(ADDRESSES_MAX) {
+        let found = match resolve(address).await {
             Ok(found) => found,
             Err(error) => {
                 last = error.to_string();
@@ -67,12 +80,12 @@ async fn call(network: &Network, links: &Links, node: &NodeId, addresses: Vec<St
             }
         };
         for address in found {
-            match network.endpoint.connect(address, node).await {
+            match network.endpoint.connect(address, node, by).await {
                 Ok(link) if links.is_revoked(&link) => {
                     link.close(Code::FORBIDDEN, "certificate revoked");
                     last = "its certificate is revoked".to_owned();
                 }
-                Ok(link) => return greet(link, hello).await,
+                Ok(link) => return Ok(link),
                 Err(error) => last = error.to_string(),
             }
         }
@@ -162,9 +175,10 @@ async fn talk(handle: &Handle, links: &Links, network: &Network, node: NodeId, g
     let (sender, commands) = mpsc::channel(COMMANDS_MAX);
     let rtt = link.report(Hop::Direct).rtt.unwrap_or_default();
     links.add_peer(&node, number, Talked { link: link.clone(), commands: sender });
-    tracing::info!(peer = %node, address = %link.address(), "peer connected");
+    let transport = link.transport();
+    tracing::info!(peer = %node, address = %link.address(), transport = transport.name(), "peer connected");
     let event = |event| AgentEvent::Peer(node.clone(), event);
-    if handle.tell(event(PeerEvent::Up { link: number, rtt, replicas })).await.is_ok() {
+    if handle.tell(event(PeerEvent::Up { link: number, rtt, replicas, transport: Some(transport) })).await.is_ok() {
         let talk = Talk {
             link,
             stream,

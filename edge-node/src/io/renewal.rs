@@ -6,7 +6,7 @@ use super::store::{Member, chain};
 use shared::units::Micros;
 use shared_net::host::StateFolder;
 use shared_net::join::renew;
-use shared_net::quic::Endpoint;
+use shared_net::link::Endpoint;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

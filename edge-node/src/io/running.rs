@@ -4,23 +4,27 @@ use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
 use super::execute::Engines;
 use super::hands::Hands;
+use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
+use super::keys::Keeper;
 use super::links::Links;
 use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
 use super::offered::Host;
 use super::renewal::Renewal;
+use super::stage::Reach;
 use super::store::{self, Member, StoreError};
 use super::{peers, uplink};
 use crate::config::{BadConfig, Config};
-use crate::exec;
+use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
+use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
-use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
-use shared_net::quic::{Code, Endpoint, QuicError, ResetSecret, ResetSecretError, resolve};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError, resolve};
+use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -70,7 +74,7 @@ pub enum StartError {
     Secret(#[from] ResetSecretError),
     /// The QUIC endpoint cannot be opened.
     #[error("`quic.listen`")]
-    Quic(#[from] QuicError),
+    Quic(#[from] LinkError),
     /// The HTTP listener cannot be opened.
     #[error("listening on TCP {address} (`http.listen`): want a free port of an own address")]
     Listen {
@@ -118,31 +122,69 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
+        Self::begin(config, None, capture).await
+    }
+
+    /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way.
+    pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
+        let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
+        Self::begin(config, Some(Arc::new(engines)), None).await
+    }
+
+    async fn begin(config: &Config, engines: Option<Engines>, capture: Option<PathBuf>) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
+        config.check_keys(joined.is_some() || !super::keys::load(folder.path())?.is_empty())?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = start_engines(config)?;
+        let engines = match engines {
+            Some(engines) => engines,
+            None => start_engines(config, folder.path()).await?,
+        };
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
         let listener = listener.map_err(|source| StartError::Listen { address: config.http.listen, source })?;
         let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
 
+        let ring = KeyRing::new(
+            joined.as_ref().map_or_else(|| CertClock::load(folder.path()), |joined| joined.membership.clock.clone()),
+        );
+        if joined.is_some() {
+            // The hub may have some, now or later.
+            ring.expect_keys();
+        }
+        tasks.spawn("API keys", Keeper::start(Arc::clone(&folder), ring.clone())?.run(tasks.cancelled()));
         let (handle, inbox) = driver::channel(&agent, clock);
-        let (links, meters) = (Arc::new(Links::default()), Arc::new(Meters::new()));
-        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines) };
+        let links = Arc::new(Links::default());
+        let meters = Arc::new(Meters::new(Arc::clone(&links)));
+        let reach = Reach { links: Arc::clone(&links), meters: Arc::clone(&meters) };
+        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
         let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
-        let hands = Hands::new(handle.clone(), tasks.clone(), engines_of, links_of, network.clone(), broker, store, meters_of);
+        let hands = Hands::new(
+            handle.clone(),
+            tasks.clone(),
+            engines_of,
+            links_of,
+            network.clone(),
+            broker,
+            store,
+            meters_of,
+            ring.clone(),
+        );
         let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
+        tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
 
         let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
         let membership = joined.as_ref().map(|joined| joined.membership.clone());
@@ -158,7 +200,7 @@ impl Running {
         let counters = Arc::new(FrontCounters::default());
         let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
-        let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
+        let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
         store::note_http_address(folder.path(), http)?;
         tracing::info!(node = %handle.node(), %http, joined = endpoint.is_some(), "agent started");
@@ -248,7 +290,8 @@ impl Joined {
     }
 }
 
-fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
+/// Where the hub is dialled: the configuration's word, else the token's.
+pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
     if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
 }
 
@@ -306,16 +349,19 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
         addresses: joined.map(|joined| joined.advertised.clone()).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dispatch: config.policies.dispatch.clone(),
+        splits: config.policies.splits,
         allocation: config.policies.allocation.clone(),
         catalogue: config.catalogue()?,
         seed: rand::random(),
     })
 }
 
-fn start_engines(config: &Config) -> Result<Engines, StartError> {
+async fn start_engines(config: &Config, state: &Path) -> Result<Engines, StartError> {
+    let managed = config.engines.iter().filter(|engine| engine.managed()).map(|engine| engine.variant().clone());
+    exec::upstream::sweep(state, &managed.collect()).await;
     let mut engines = BTreeMap::new();
     for engine in &config.engines {
-        engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
+        engines.insert(engine.variant().clone(), exec::start(engine.clone(), state)?);
     }
     Ok(Arc::new(engines))
 }
@@ -357,8 +403,9 @@ fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
 /// Whether nothing changed but the rates of a profile that was known before. Asked at each request, so nothing is copied.
 fn differ_in_profile_only(a: &ReplicaReport, b: &ReplicaReport) -> bool {
     // All fields by name: a new one must not be forgotten here.
-    let ReplicaReport { variant, engine, state, load, memory, context, weights_sha256, layers, capabilities, profile } = a;
-    (variant, engine, state, load, memory) == (&b.variant, &b.engine, &b.state, &b.load, &b.memory)
+    let ReplicaReport { variant, engine, device, state, load, memory, context, weights_sha256, layers, capabilities, profile } =
+        a;
+    (variant, engine, device, state, load, memory) == (&b.variant, &b.engine, &b.device, &b.state, &b.load, &b.memory)
         && (context, weights_sha256, layers, capabilities) == (&b.context, &b.weights_sha256, &b.layers, &b.capabilities)
         && profile.is_some() == b.profile.is_some()
 }
@@ -367,6 +414,13 @@ async fn watch_machine(handle: Handle, tasks: Tasks) {
     let stop = tasks.cancelled();
     let mut probe = Probe::new();
     if handle.tell(AgentEvent::Machine(probe.machine())).await.is_err() {
+        return;
+    }
+    // A file of a hundred megabytes takes a moment to read.
+    let hashed = tokio::task::spawn_blocking(running_sha256).await;
+    if let Ok(Some(sha256)) = hashed
+        && handle.tell(AgentEvent::Binary(sha256)).await.is_err()
+    {
         return;
     }
     loop {

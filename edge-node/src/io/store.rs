@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
-const AGENT_FILE: &str = "agent.json";
+/// What the agent knows, written whenever something of it changes.
+pub const AGENT_FILE: &str = "agent.json";
 const MEMBER_FILE: &str = "member.json";
 /// Where a running agent answers, for the commands that ask it.
 const HTTP_FILE: &str = "http-address";
@@ -142,7 +143,7 @@ pub fn load_agent(folder: &Path) -> Result<Option<Persisted>, StoreError> {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<Result<T, StoreError>>, StoreError> {
+pub(super) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<Result<T, StoreError>>, StoreError> {
     match std::fs::read(path) {
         Ok(bytes) => {
             let damaged = |error: serde_json::Error| StoreError::Damaged { path: path.to_owned(), why: error.to_string() };
@@ -153,7 +154,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<Result<T, 
     }
 }
 
-fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StoreError> {
+pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StoreError> {
     let failed = |source| StoreError::File { doing: "writing", path: path.to_owned(), source };
     let bytes = serde_json::to_vec_pretty(value).map_err(|error| failed(io::Error::other(error)))?;
     write_private(path, &bytes).map_err(failed)

@@ -1,6 +1,5 @@
 //! The agent: its parts, and how an event goes through them.
 
-use super::backoff::earliest;
 use super::peers::{Peers, Surroundings};
 use super::plans::Plans;
 use super::shares::Shares;
@@ -9,10 +8,12 @@ use super::uplink::Uplink;
 use super::view::View;
 use super::{AgentEffect, AgentEvent, NodeStatus, Persisted};
 use serde::{Deserialize, Serialize};
+use shared::backoff::earliest;
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
 use shared::ids::{Instance, NodeId, SessionEpoch};
 use shared::plan::DispatchSetting;
 use shared::policy::BadPolicy;
+use shared::policy::dispatch::SplitRules;
 use shared::request::{CoreConfig, Effect, Event, RequestCore};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Hello;
@@ -48,6 +49,9 @@ pub struct AgentConfig {
     pub version: String,
     /// The dispatch policy, until a plan names another.
     pub dispatch: DispatchSetting,
+    /// What holds for requests that are split over several nodes.
+    #[serde(default)]
+    pub splits: SplitRules,
     /// The allocation policy.
     pub allocation: DispatchSetting,
     /// What there is to serve, until a hub says so.
@@ -91,6 +95,7 @@ impl Agent {
             dispatch: config.dispatch.clone(),
             seed: config.seed,
             stale_after: STALE_AFTER,
+            splits: config.splits,
         })?;
         let inventory = Inventory {
             node: config.node.clone(),
@@ -100,10 +105,13 @@ impl Agent {
             costs: config.costs.clone(),
             addresses: config.addresses.clone(),
             version: config.version.clone(),
+            binary_sha256: String::new(),
         };
+        let mut uplink = Uplink::new(config.instance, config.seed, config.hub.is_some());
+        uplink.recall_broker(restored.as_ref().map_or("", |restored| &restored.broker));
         Ok(Self {
             core,
-            uplink: Uplink::new(config.instance, config.seed, config.hub.is_some()),
+            uplink,
             plans: Plans::new(config.node.clone(), config.hub.clone()),
             view: View::new(config.node.clone()),
             peers: Peers::new(config.node.clone(), config.seed),
@@ -157,6 +165,7 @@ impl Agent {
                 }
                 self.tell_core(now, Event::Replicas(replicas), out);
             }
+            AgentEvent::Binary(sha256) => self.reports.binary(sha256),
             AgentEvent::Machine(machine) => {
                 self.reports.machine(machine);
                 self.shares.hurry();
@@ -280,6 +289,10 @@ impl Agent {
         }
         let change = self.uplink.tick(now, out);
         self.follow_uplink(now, change, out);
+        if self.uplink.must_move() {
+            let hello = self.hello();
+            self.uplink.begin_move(now, hello, out);
+        }
         let acks = self.plans.tick(now);
         self.reports.acks(acks);
         let mut deltas = Vec::new();
@@ -312,7 +325,8 @@ impl Agent {
     }
 
     fn persisted(&self) -> Persisted {
-        let mut persisted = Persisted { session_epoch_seen: self.session_seen, ..Persisted::default() };
+        let broker = self.uplink.broker_address().to_owned();
+        let mut persisted = Persisted { session_epoch_seen: self.session_seen, broker, ..Persisted::default() };
         self.plans.persist(&mut persisted);
         self.view.persist(&mut persisted);
         persisted
@@ -331,7 +345,7 @@ impl Agent {
             &mut peers,
             &Surroundings {
                 shown: self.view.nodes(),
-                granted: &|node| plans.targets().any(|target| target.node == *node),
+                granted: &|node| plans.targets().any(|target| target.nodes().any(|one| one == node)),
                 degraded: self.degraded(),
                 hello: &|| self.hello(),
                 loads: &loads,

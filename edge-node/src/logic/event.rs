@@ -2,13 +2,14 @@
 
 use super::Persisted;
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Inventory, Machine, ReplicaReport, Telemetry};
+use shared::fleet::{Inventory, Machine, ReplicaReport, Telemetry, Transport, TransportOrder};
 use shared::ids::NodeId;
 use shared::plan::{Plan, Record};
 use shared::request::{Effect, Event};
 use shared::units::{Bytes, Fraction, Micros};
 use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};
 use shared::wire::mqtt::{PlanAck, Session, Status, ViewMessage};
+use shared::work::ClientKey;
 
 /// Names one connection between two agents in one life of this process.
 pub type LinkId = u64;
@@ -31,6 +32,8 @@ pub enum AgentEvent {
     Replicas(Vec<ReplicaReport>),
     /// What the machine is.
     Machine(Machine),
+    /// SHA-256 of the program file that runs.
+    Binary(String),
     /// How the machine is.
     Gauges(Gauges),
     /// The process shall end: take nothing new, tell the hub, finish what runs.
@@ -47,8 +50,12 @@ pub enum AgentEvent {
 pub enum UplinkEvent {
     /// The handshake is done and the hello is on its way.
     Connected,
+    /// Hello and welcome went over this transport; told just before the welcome.
+    Carried(Transport),
     /// The hub answered.
     Welcomed(Box<Welcome>),
+    /// Whether QUIC carries, as [`AgentEffect::Look`] asked; the text says what was wrong.
+    Looked(Result<(), String>),
     /// The hub asks for a sign of life.
     Ping(Pulse),
     /// The hub gives a sign of life.
@@ -107,6 +114,9 @@ pub enum PeerEvent {
         rtt: Micros,
         /// What the peer holds.
         replicas: Vec<ReplicaReport>,
+        /// What carries the connection.
+        #[serde(default)]
+        transport: Option<Transport>,
     },
     /// No connection could be had.
     Unreachable(String),
@@ -143,7 +153,25 @@ pub enum AgentEffect {
     /// What the request core wants done.
     Request(Effect),
     /// Connect to the hub and say hello. An older connection is to be closed first.
-    Dial(u64, Box<Hello>),
+    Dial(u64, TransportOrder, Box<Hello>),
+    /// Connect to the hub once more beside the present connection, and say hello there. New streams take the newer one from its
+    /// welcome on.
+    Move {
+        /// Number of this dial.
+        number: u64,
+        /// With what.
+        order: TransportOrder,
+        /// What to say.
+        hello: Box<Hello>,
+        /// Why, for people.
+        why: String,
+    },
+    /// What the last [`Self::Move`] began is not wanted any more.
+    StayHere,
+    /// The move is done: nothing new goes over the connection before it, which ends with its last stream.
+    Retire,
+    /// Find out whether QUIC carries to the hub, and tell so under this number.
+    Look(u64),
     /// Close the connection to the hub with these words.
     HangUp(Goodbye),
     /// Ask the hub for a sign of life.
@@ -169,6 +197,8 @@ pub enum AgentEffect {
         node: NodeId,
         /// Where it may be.
         addresses: Vec<String>,
+        /// With what.
+        order: TransportOrder,
         /// What to say.
         hello: Box<Hello>,
     },
@@ -180,6 +210,8 @@ pub enum AgentEffect {
     PongPeer(NodeId, LinkId, Pulse),
     /// Tell a peer that this node's replicas changed.
     TellPeer(NodeId, LinkId, Box<Hello>),
+    /// From now on these API keys of the fleet are good here, and no others of it.
+    Keys(Vec<ClientKey>),
     /// Refuse and close connections of these certificates, by serial number in hex.
     Revoked(Vec<String>),
     /// Keep this for the next start.

@@ -20,6 +20,8 @@ pub(super) struct Liveness {
 impl Liveness {
     /// How often we ask.
     const EVERY: Micros = Micros::from_secs(1);
+    /// How soon we ask while the last answers came late.
+    const HURRY: Micros = Micros::from_millis(400);
     /// Silence after which the connection is given up: three questions unanswered. Shorter than the transport's own idle timeout
     /// of five seconds, since a path that swallows everything is worse than none.
     const SILENCE_MAX: Micros = Micros::from_secs(3);
@@ -43,15 +45,18 @@ impl Liveness {
         self.next = now;
     }
 
-    /// The answer to question `number` came.
-    pub(super) fn answered(&mut self, now: Moment, number: u64) {
+    /// The last answers raise a question: ask the next one sooner, so that a bad path is found in seconds.
+    pub(super) fn hurry(&mut self, now: Moment) {
+        self.next = self.next.min(now + Self::HURRY);
+    }
+
+    /// The answer to question `number` came. Says how long it took, if it is the one that is timed.
+    pub(super) fn answered(&mut self, now: Moment, number: u64) -> Option<Micros> {
         self.heard(now);
-        if let Some((asked, at)) = self.asked
-            && asked == number
-        {
-            self.asked = None;
-            self.sample(now.since(at));
-        }
+        let (_, at) = self.asked.take_if(|(asked, _)| *asked == number)?;
+        let took = now.since(at);
+        self.sample(took);
+        Some(took)
     }
 
     /// Smooths as RFC 6298 does: an eighth of the news for the mean, a quarter for the deviation.

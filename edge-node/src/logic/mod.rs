@@ -7,10 +7,10 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod agent;
-mod backoff;
 mod event;
 mod follow;
 mod liveness;
+mod moving;
 mod peers;
 mod persisted;
 mod plans;
@@ -22,9 +22,9 @@ mod telemetry;
 mod tests;
 mod uplink;
 mod view;
+mod ways;
 
 pub use agent::{Agent, AgentConfig};
-pub use backoff::Backoff;
 pub use event::{AgentEffect, AgentEvent, BrokerEvent, Ended, Gauges, LinkId, PeerEvent, Publication, UplinkEvent};
 pub use persisted::{Neighbour, Persisted};
 pub use status::{NodeStatus, PeerStatus, PlanStatus, SpoolStatus, UplinkStatus};

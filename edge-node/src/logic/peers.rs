@@ -1,11 +1,12 @@
 //! Other agents that are connected without the hub: whom to dial, who is alive, when to try again.
 
-use super::backoff::{Backoff, earliest, mix};
 use super::liveness::Liveness;
 use super::view::{Shown, state_when_connected};
+use super::ways::Ways;
 use super::{AgentEffect, LinkId, PeerEvent, PeerStatus};
 use serde::{Deserialize, Serialize};
-use shared::fleet::{FleetDelta, Hop, Load, NodeState, PathReport, ReplicaReport};
+use shared::backoff::{Backoff, earliest, mix};
+use shared::fleet::{FleetDelta, Hop, Load, NodeState, PathReport, ReplicaReport, Transport};
 use shared::ids::{NodeId, VariantId};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::{Goodbye, Hello, Pulse};
@@ -30,15 +31,29 @@ const WINDOW_MAX: Micros = Micros::from_secs(30);
 /// One other agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Peer {
-    links: BTreeMap<LinkId, Liveness>,
+    links: BTreeMap<LinkId, Line>,
     /// Which version of this node's replicas it was told.
     told: u64,
     backoff: Backoff,
+    ways: Ways,
     /// When it may be dialled (again).
     dial_at: Moment,
     /// When a dial on its way is given up.
     dialling: Option<Moment>,
     last_loss: Option<String>,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Line {
+    life: Liveness,
+    by: Option<Transport>,
+}
+
+impl Line {
+    fn report(&self) -> PathReport {
+        PathReport { transport: self.by, ..self.life.report(Hop::Direct) }
+    }
 }
 
 /// All other agents.
@@ -83,7 +98,7 @@ impl Peers {
 
     /// The direct paths, as reported to the hub.
     pub(super) fn paths(&self) -> BTreeMap<NodeId, PathReport> {
-        self.peers.iter().filter_map(|(node, peer)| Some((node.clone(), peer.best()?.report(Hop::Direct)))).collect()
+        self.peers.iter().filter_map(|(node, peer)| Some((node.clone(), peer.best()?.report()))).collect()
     }
 
     /// Takes in news of `node`; `shown` is what the hub says of it.
@@ -97,7 +112,9 @@ impl Peers {
         out: &mut Vec<AgentEffect>,
     ) {
         match event {
-            PeerEvent::Up { link, rtt, replicas } => self.up(now, node, link, rtt, replicas, around, deltas, out),
+            PeerEvent::Up { link, rtt, replicas, transport } => {
+                self.up(now, node, (link, rtt, transport), replicas, around, deltas, out);
+            }
             PeerEvent::Unreachable(why) => {
                 if let Some(peer) = self.peers.get_mut(node)
                     && peer.dialling.take().is_some()
@@ -130,7 +147,7 @@ impl Peers {
     }
 
     fn life(&mut self, node: &NodeId, link: LinkId) -> Option<&mut Liveness> {
-        self.peers.get_mut(node)?.links.get_mut(&link)
+        Some(&mut self.peers.get_mut(node)?.links.get_mut(&link)?.life)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one event and where its consequences go")]
@@ -138,8 +155,7 @@ impl Peers {
         &mut self,
         now: Moment,
         node: &NodeId,
-        link: LinkId,
-        rtt: Micros,
+        (link, rtt, by): (LinkId, Micros, Option<Transport>),
         replicas: Vec<ReplicaReport>,
         around: &Surroundings<'_>,
         deltas: &mut Vec<FleetDelta>,
@@ -154,7 +170,10 @@ impl Peers {
         peer.dialling = None;
         // The hello of this connection may be older than the newest change: say it once more rather than never.
         peer.told = 0;
-        peer.links.insert(link, Liveness::new(now, Some(rtt)));
+        peer.links.insert(link, Line { life: Liveness::new(now, Some(rtt)), by });
+        if let Some(by) = by {
+            peer.ways.carried(now, by);
+        }
         while peer.links.len() > LINKS_MAX
             && let Some((oldest, _)) = peer.links.pop_first()
         {
@@ -178,8 +197,8 @@ impl Peers {
     }
 
     fn push_path(&self, node: &NodeId, deltas: &mut Vec<FleetDelta>) {
-        if let Some(life) = self.peers.get(node).and_then(Peer::best) {
-            deltas.push(FleetDelta::Path { node: node.clone(), path: life.report(Hop::Direct) });
+        if let Some(line) = self.peers.get(node).and_then(Peer::best) {
+            deltas.push(FleetDelta::Path { node: node.clone(), path: line.report() });
         }
     }
 
@@ -193,8 +212,8 @@ impl Peers {
         deltas: &mut Vec<FleetDelta>,
     ) {
         let Some(peer) = self.peers.get_mut(node) else { return };
-        let Some(life) = peer.links.remove(&link) else { return };
-        peer.failed(now, now.since(life.since), why.to_owned());
+        let Some(line) = peer.links.remove(&link) else { return };
+        peer.failed(now, now.since(line.life.since), why.to_owned());
         if !peer.links.is_empty() {
             self.push_path(node, deltas);
             return;
@@ -224,7 +243,7 @@ impl Peers {
 
     fn end_silent(&mut self, now: Moment, around: &Surroundings<'_>, deltas: &mut Vec<FleetDelta>, out: &mut Vec<AgentEffect>) {
         let silent = |(node, peer): (&NodeId, &Peer)| {
-            let dead = peer.links.iter().filter(|(_, life)| life.is_silent(now));
+            let dead = peer.links.iter().filter(|(_, line)| line.life.is_silent(now));
             dead.map(|(link, _)| (node.clone(), *link)).collect::<Vec<_>>()
         };
         let dead: Vec<_> = self.peers.iter().flat_map(silent).collect();
@@ -242,8 +261,8 @@ impl Peers {
 
     fn ask(&mut self, now: Moment, around: &Surroundings<'_>, out: &mut Vec<AgentEffect>) {
         for (node, peer) in &mut self.peers {
-            for (link, life) in &mut peer.links {
-                let Some(number) = life.question(now) else { continue };
+            for (link, line) in &mut peer.links {
+                let Some(number) = line.life.question(now) else { continue };
                 if peer.told != self.version {
                     peer.told = self.version;
                     out.push(AgentEffect::TellPeer(node.clone(), *link, Box::new((around.hello)())));
@@ -269,7 +288,7 @@ impl Peers {
             if peer.links.is_empty() && peer.dialling.is_none() && peer.dial_at <= now {
                 peer.dialling = Some(now + DIAL_MAX);
                 let (addresses, hello) = (shown.neighbour.addresses.clone(), Box::new((around.hello)()));
-                out.push(AgentEffect::DialPeer { node: node.clone(), addresses, hello });
+                out.push(AgentEffect::DialPeer { node: node.clone(), addresses, order: peer.ways.order(now), hello });
             }
         }
     }
@@ -295,9 +314,11 @@ impl Peers {
         let line = |(node, peer): (&NodeId, &Peer)| PeerStatus {
             node: node.clone(),
             links: peer.links.len(),
-            up_for: peer.links.values().map(|life| now.since(life.since)).max(),
-            rtt: peer.best().and_then(Liveness::rtt),
+            up_for: peer.links.values().map(|line| now.since(line.life.since)).max(),
+            rtt: peer.best().and_then(|line| line.life.rtt()),
             last_loss: peer.last_loss.clone(),
+            transport: peer.best().and_then(|line| line.by),
+            avoids_quic: peer.ways.avoided().map(str::to_owned),
         };
         self.peers.iter().map(line).collect()
     }
@@ -325,6 +346,7 @@ impl Peer {
             links: BTreeMap::new(),
             told: 0,
             backoff: Backoff::new(mix(seed, stream), WINDOW_FIRST, WINDOW_MAX),
+            ways: Ways::new(mix(seed, !stream)),
             dial_at,
             dialling: None,
             last_loss: None,
@@ -337,14 +359,14 @@ impl Peer {
     }
 
     /// The connection with the shortest way.
-    fn best(&self) -> Option<&Liveness> {
-        self.links.values().min_by_key(|life| life.rtt().unwrap_or(Micros::MAX))
+    fn best(&self) -> Option<&Line> {
+        self.links.values().min_by_key(|line| line.life.rtt().unwrap_or(Micros::MAX))
     }
 
     fn deadline(&self) -> Option<Moment> {
         if self.links.is_empty() {
             return Some(self.dialling.unwrap_or(self.dial_at));
         }
-        self.links.values().map(Liveness::deadline).min()
+        self.links.values().map(|line| line.life.deadline()).min()
     }
 }

@@ -1,7 +1,7 @@
 //! How the agent is, for the people who operate it: the content of the status page.
 
 use serde::{Deserialize, Serialize};
-use shared::fleet::{ReplicaReport, Tier};
+use shared::fleet::{ReplicaReport, Tier, Transport};
 use shared::ids::{NodeId, PlanEpoch, ServiceId, SessionEpoch};
 use shared::plan::{Layer, Target};
 use shared::units::Micros;
@@ -65,6 +65,15 @@ pub struct UplinkStatus {
     /// Whether the hub said that this node's certificate is no longer good.
     #[serde(default)]
     pub revoked: bool,
+    /// What carries it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
+    /// Why QUIC is not taken at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avoids_quic: Option<String>,
+    /// How often QUIC was given up although it had shaken hands.
+    #[serde(default)]
+    pub demotions: u64,
 }
 
 /// A plan that is held.
@@ -97,6 +106,12 @@ pub struct PeerStatus {
     pub rtt: Option<Micros>,
     /// Why it was lost the last time.
     pub last_loss: Option<String>,
+    /// What carries the best of the connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
+    /// Why QUIC is not taken at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avoids_quic: Option<String>,
 }
 
 /// Records that wait for the hub.

@@ -1,9 +1,9 @@
 //! What this node tells its hub of itself, and when: what it is when that changes, how it is each heartbeat and when it matters.
 
-use super::backoff::earliest;
 use super::spool::Spool;
 use super::{AgentEffect, Gauges, Publication, SpoolStatus};
 use serde::{Deserialize, Serialize};
+use shared::backoff::earliest;
 use shared::fleet::{Inventory, Load, Machine, PathReport, ReplicaReport, ReplicaState, Telemetry};
 use shared::ids::{NodeId, VariantId};
 use shared::plan::Record;
@@ -55,6 +55,11 @@ impl Reports {
     pub(super) fn machine(&mut self, machine: Machine) {
         self.inventory_due |= self.inventory.machine != machine;
         self.inventory.machine = machine;
+    }
+
+    pub(super) fn binary(&mut self, sha256: String) {
+        self.inventory_due |= self.inventory.binary_sha256 != sha256;
+        self.inventory.binary_sha256 = sha256;
     }
 
     /// Cores that the agent may use, as far as is known.

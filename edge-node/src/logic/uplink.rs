@@ -1,10 +1,11 @@
 //! The connection to the hub, and to the broker that the hub names: when to dial, when to give up, when to come back.
 
-use super::backoff::{Backoff, earliest, mix};
 use super::liveness::Liveness;
+use super::ways::{Punctuality, Ways};
 use super::{AgentEffect, BrokerEvent, Ended, UplinkEvent, UplinkStatus};
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Hop, PathReport};
+use shared::backoff::{Backoff, earliest, mix};
+use shared::fleet::{Hop, PathReport, Transport, TransportOrder};
 use shared::ids::Instance;
 use shared::units::{Micros, Moment};
 use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};
@@ -12,7 +13,7 @@ use shared::wire::mqtt::Session;
 
 /// How long a handshake, and then the welcome, may take. Also bounds how long a node waits for a hub that is not there; with the
 /// largest window between tries it is less than one heartbeat of five seconds, so that all are back that soon after their hub.
-const STEP_MAX: Micros = Micros::from_secs(2);
+pub(super) const STEP_MAX: Micros = Micros::from_secs(2);
 /// Largest window between two tries; see [`STEP_MAX`].
 const WINDOW_MAX: Micros = Micros::from_millis(2_500);
 /// First window between two tries.
@@ -25,7 +26,7 @@ const BROKER_MAX: Micros = Micros::from_secs(5);
 
 /// State of the connection to the hub.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum State {
+pub(super) enum State {
     /// There is no hub to dial, or the process ends.
     Off,
     Waiting {
@@ -34,16 +35,39 @@ enum State {
     Dialling {
         deadline: Moment,
     },
-    Up {
-        session: Session,
-        heartbeat: Micros,
-        life: Liveness,
-    },
+    Up(Box<Up>),
+}
+
+/// A connection to the hub after its welcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Up {
+    /// Number of its dial.
+    pub(super) dial: u64,
+    pub(super) session: Session,
+    pub(super) heartbeat: Micros,
+    pub(super) life: Liveness,
+    pub(super) by: Option<Transport>,
+    pub(super) punctual: Punctuality,
+    /// The dial beside it, if one is under way.
+    pub(super) moving: Option<Moving>,
+    /// The look at QUIC that is under way.
+    pub(super) looking: Option<u64>,
+}
+
+/// A dial beside a connection that is up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Moving {
+    /// Absent until it is dialled.
+    pub(super) dial: Option<u64>,
+    pub(super) order: TransportOrder,
+    pub(super) by: Option<Transport>,
+    pub(super) deadline: Moment,
+    pub(super) why: String,
 }
 
 /// State of the connection to the broker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Broker {
+pub(super) enum Broker {
     Off,
     Waiting { until: Moment },
     Connecting { deadline: Moment },
@@ -62,20 +86,24 @@ pub(super) enum Change {
 /// The uplink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Uplink {
-    instance: Instance,
-    state: State,
-    dial: u64,
-    backoff: Backoff,
-    last_loss: Option<String>,
+    pub(super) instance: Instance,
+    pub(super) state: State,
+    /// Number of the newest dial or look.
+    pub(super) dial: u64,
+    /// What the dial under way went over.
+    pub(super) by: Option<Transport>,
+    pub(super) backoff: Backoff,
+    pub(super) ways: Ways,
+    pub(super) last_loss: Option<String>,
     /// The hub said that this certificate is no longer good, and has not let us in since.
     #[serde(default)]
-    revoked: bool,
-    broker: Broker,
-    broker_address: String,
-    broker_number: u64,
-    broker_backoff: Backoff,
+    pub(super) revoked: bool,
+    pub(super) broker: Broker,
+    pub(super) broker_address: String,
+    pub(super) broker_number: u64,
+    pub(super) broker_backoff: Backoff,
     /// The process shall end.
-    closing: bool,
+    pub(super) closing: bool,
 }
 
 impl Uplink {
@@ -86,6 +114,8 @@ impl Uplink {
             instance,
             state,
             dial: 0,
+            by: None,
+            ways: Ways::new(mix(seed, 3)),
             backoff: Backoff::new(mix(seed, 1), WINDOW_FIRST, WINDOW_MAX),
             last_loss: None,
             revoked: false,
@@ -100,7 +130,7 @@ impl Uplink {
     /// The session, while the uplink is up.
     pub(super) const fn session(&self) -> Option<Session> {
         match &self.state {
-            State::Up { session, .. } => Some(*session),
+            State::Up(up) => Some(up.session),
             _ => None,
         }
     }
@@ -112,7 +142,7 @@ impl Uplink {
 
     pub(super) const fn heartbeat(&self) -> Option<Micros> {
         match &self.state {
-            State::Up { heartbeat, .. } => Some(*heartbeat),
+            State::Up(up) => Some(up.heartbeat),
             _ => None,
         }
     }
@@ -120,7 +150,7 @@ impl Uplink {
     /// The path to the hub, while there is one.
     pub(super) fn path(&self) -> Option<PathReport> {
         match &self.state {
-            State::Up { life, .. } => Some(life.report(Hop::Direct)),
+            State::Up(up) => Some(PathReport { transport: up.by, ..up.life.report(Hop::Direct) }),
             _ => None,
         }
     }
@@ -133,8 +163,9 @@ impl Uplink {
     /// Dials, and says hello.
     pub(super) fn dial(&mut self, now: Moment, hello: Hello, out: &mut Vec<AgentEffect>) {
         self.dial += 1;
+        self.by = None;
         self.state = State::Dialling { deadline: now + STEP_MAX };
-        out.push(AgentEffect::Dial(self.dial, Box::new(hello)));
+        out.push(AgentEffect::Dial(self.dial, self.ways.order(now), Box::new(hello)));
     }
 
     /// Does what else time demands.
@@ -144,13 +175,14 @@ impl Uplink {
             State::Dialling { deadline } if *deadline <= now => {
                 change = self.lose(now, format!("no answer within {STEP_MAX}"), Goodbye::Shutdown, out);
             }
-            State::Up { life, .. } if life.is_silent(now) => {
+            State::Up(up) if up.life.is_silent(now) => {
                 change = self.lose(now, "silent".to_owned(), Goodbye::Protocol("no sign of life".to_owned()), out);
             }
-            State::Up { life, .. } => {
-                if let Some(number) = life.question(now) {
+            State::Up(up) => {
+                if let Some(number) = up.life.question(now) {
                     out.push(AgentEffect::Ping(Pulse { number, ..Pulse::default() }));
                 }
+                self.choose_way(now, out);
             }
             _ => {}
         }
@@ -176,35 +208,63 @@ impl Uplink {
         }
     }
 
-    /// Takes in news of dial `dial`.
+    /// Takes in news of dial or look `dial`.
     pub(super) fn on_uplink(&mut self, now: Moment, dial: u64, event: UplinkEvent, out: &mut Vec<AgentEffect>) -> Change {
-        if dial != self.dial {
-            return Change::Nothing;
-        }
-        match (event, &mut self.state) {
-            (UplinkEvent::Connected, State::Dialling { deadline }) => *deadline = now + STEP_MAX,
-            (UplinkEvent::Welcomed(welcome), State::Dialling { .. }) => return self.welcomed(now, welcome),
-            (UplinkEvent::Pong(pulse), State::Up { life, .. }) => life.answered(now, pulse.number),
-            (UplinkEvent::Ping(pulse), State::Up { life, .. }) => {
-                life.heard(now);
-                out.push(AgentEffect::Pong(Pulse { number: pulse.number, ..Pulse::default() }));
-            }
-            (UplinkEvent::Ended(why), State::Dialling { .. } | State::Up { .. }) => {
-                self.revoked |= why == Ended::Goodbye(Goodbye::Revoked);
-                return self.lose(now, why.to_string(), Goodbye::Shutdown, out);
+        match &mut self.state {
+            State::Dialling { deadline } if dial == self.dial => match event {
+                UplinkEvent::Connected => *deadline = now + STEP_MAX,
+                UplinkEvent::Carried(by) => self.by = Some(by),
+                UplinkEvent::Welcomed(welcome) => return self.welcomed(now, dial, self.by, welcome),
+                UplinkEvent::Ended(why) => return self.ended(now, &why, out),
+                _ => {}
+            },
+            State::Up(up) if dial == up.dial => match event {
+                UplinkEvent::Pong(pulse) => {
+                    if let Some(took) = up.life.answered(now, pulse.number)
+                        && up.punctual.answered(took)
+                    {
+                        up.life.hurry(now);
+                    }
+                }
+                UplinkEvent::Ping(pulse) => {
+                    up.life.heard(now);
+                    out.push(AgentEffect::Pong(Pulse { number: pulse.number, ..Pulse::default() }));
+                }
+                UplinkEvent::Ended(why) => return self.ended(now, &why, out),
+                _ => {}
+            },
+            State::Up(up) if up.is_moving_by(dial) => return self.on_move(now, event, out),
+            State::Up(up) if up.looking == Some(dial) => {
+                if let UplinkEvent::Looked(found) = event {
+                    up.looking = None;
+                    self.looked(now, found);
+                }
             }
             _ => {}
         }
         Change::Nothing
     }
 
-    fn welcomed(&mut self, now: Moment, welcome: Box<Welcome>) -> Change {
+    fn ended(&mut self, now: Moment, why: &Ended, out: &mut Vec<AgentEffect>) -> Change {
+        self.revoked |= *why == Ended::Goodbye(Goodbye::Revoked);
+        self.lose(now, why.to_string(), Goodbye::Shutdown, out)
+    }
+
+    pub(super) fn welcomed(&mut self, now: Moment, dial: u64, by: Option<Transport>, welcome: Box<Welcome>) -> Change {
         self.revoked = false;
-        self.state = State::Up {
+        if let Some(by) = by {
+            self.ways.carried(now, by);
+        }
+        self.state = State::Up(Box::new(Up {
+            dial,
             session: Session { epoch: welcome.session, instance: self.instance },
             heartbeat: welcome.heartbeat,
             life: Liveness::new(now, None),
-        };
+            by,
+            punctual: Punctuality::default(),
+            moving: None,
+            looking: None,
+        }));
         self.broker_address.clone_from(&welcome.broker);
         self.broker = if welcome.broker.is_empty() { Broker::Off } else { Broker::Waiting { until: now } };
         Change::CameUp(welcome)
@@ -225,8 +285,8 @@ impl Uplink {
                 let lasted = now.since(*since);
                 self.broker_lost(now, lasted);
                 // The kernel closes a dead process' TCP at once, while QUIC is found out by silence: is the hub still there?
-                if let State::Up { life, .. } = &mut self.state {
-                    life.doubt(now);
+                if let State::Up(up) = &mut self.state {
+                    up.life.doubt(now);
                 }
             }
             _ => {}
@@ -239,6 +299,16 @@ impl Uplink {
         self.broker = if self.closing { Broker::Off } else { Broker::Waiting { until } };
     }
 
+    /// The broker that the hub named last, or none.
+    pub(super) fn broker_address(&self) -> &str {
+        &self.broker_address
+    }
+
+    /// The broker that it named in an earlier life; nobody connects there before the hub has named one anew.
+    pub(super) fn recall_broker(&mut self, address: &str) {
+        self.broker_address = address.to_owned();
+    }
+
     /// Whether news of broker connection `number` is news of the present one.
     pub(super) const fn is_present(&self, number: u64) -> bool {
         number == self.broker_number && matches!(self.broker, Broker::Up { .. })
@@ -246,7 +316,7 @@ impl Uplink {
 
     fn lose(&mut self, now: Moment, why: String, last_words: Goodbye, out: &mut Vec<AgentEffect>) -> Change {
         let (lasted, was_up) = match &self.state {
-            State::Up { life, .. } => (now.since(life.since), true),
+            State::Up(up) => (now.since(up.life.since), true),
             _ => (Micros::ZERO, false),
         };
         out.push(AgentEffect::HangUp(last_words));
@@ -267,7 +337,7 @@ impl Uplink {
         if matches!(self.state, State::Dialling { .. }) {
             out.push(AgentEffect::HangUp(Goodbye::Shutdown));
         }
-        if !matches!(self.state, State::Up { .. }) {
+        if !matches!(self.state, State::Up(_)) {
             self.state = State::Off;
         }
         if !matches!(self.broker, Broker::Up { .. }) {
@@ -280,7 +350,7 @@ impl Uplink {
         if !matches!(self.broker, Broker::Off) {
             out.push(AgentEffect::DisconnectBroker);
         }
-        if matches!(self.state, State::Up { .. }) {
+        if matches!(self.state, State::Up(_)) {
             out.push(AgentEffect::HangUp(Goodbye::Shutdown));
         }
         self.broker = Broker::Off;
@@ -292,7 +362,9 @@ impl Uplink {
             State::Off => None,
             State::Waiting { until } => Some(*until),
             State::Dialling { deadline } => Some(*deadline),
-            State::Up { life, .. } => Some(life.deadline()),
+            State::Up(up) => {
+                earliest([Some(up.life.deadline()), up.moving.as_ref().map(|moving| moving.deadline), self.look_due()])
+            }
         };
         let broker = match self.broker {
             Broker::Off | Broker::Up { .. } => None,
@@ -307,7 +379,7 @@ impl Uplink {
             State::Off => ("off", None),
             State::Waiting { .. } => ("waiting", None),
             State::Dialling { .. } => ("dialling", None),
-            State::Up { life, .. } => ("up", Some(now.since(life.since))),
+            State::Up(up) => ("up", Some(now.since(up.life.since))),
         };
         UplinkStatus {
             state: state.to_owned(),
@@ -318,6 +390,9 @@ impl Uplink {
             failures: self.backoff.failures(),
             last_loss: self.last_loss.clone(),
             revoked: self.revoked,
+            transport: self.path().and_then(|path| path.transport),
+            avoids_quic: self.ways.avoided().map(str::to_owned),
+            demotions: self.ways.demotions(),
         }
     }
 }

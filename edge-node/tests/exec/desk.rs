@@ -41,6 +41,10 @@ pub(crate) fn plain(text: &str, sampling: Sampling) -> Body {
     Body { prompt: Prompt::Plain(text.to_owned()), sampling, passthrough: None, resume: Vec::new() }
 }
 
+pub(crate) fn inputs(texts: Vec<String>) -> Body {
+    Body { prompt: Prompt::Inputs(texts), sampling: greedy(1), passthrough: None, resume: Vec::new() }
+}
+
 pub(crate) fn chat(text: &str, sampling: Sampling) -> Body {
     let message = Message { role: "user".to_owned(), content: text.to_owned() };
     Body { prompt: Prompt::Chat(vec![message]), sampling, passthrough: None, resume: Vec::new() }
@@ -50,6 +54,7 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
     let (kind, bytes) = match &body.prompt {
         Prompt::Chat(messages) => (PromptKind::Chat, messages.iter().map(|message| message.content.len()).sum::<usize>()),
         Prompt::Plain(text) => (PromptKind::Completion, text.len()),
+        Prompt::Inputs(texts) => (PromptKind::Embedding, texts.iter().map(String::len).sum()),
     };
     ExecHeader {
         attempt: AttemptId::new(RequestId(1), 0),

@@ -201,9 +201,17 @@ impl Client {
     /// # Errors
     /// What the HTTP library says; it needs a crypto provider even for plain HTTP.
     pub fn new() -> Result<Self, reqwest::Error> {
+        Self::patient(ANSWER_WITHIN)
+    }
+
+    /// The same for answers that may take so long.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn patient(limit: Duration) -> Result<Self, reqwest::Error> {
         // An error means that one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
+        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(limit);
         Ok(Self(client.build()?))
     }
 

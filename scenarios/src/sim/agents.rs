@@ -29,6 +29,8 @@ pub(super) struct AgentHost {
     pub(super) tick_at: Option<Moment>,
     pub(super) executions: BTreeMap<AttemptId, Execution>,
     pub(super) bodies: BTreeSet<AttemptId>,
+    /// Stages that have hidden states to compute on and no slot yet.
+    pub(super) hidden: BTreeSet<AttemptId>,
     pub(super) captures: Vec<Capture<AgentEvent, AgentEffect>>,
     pub(super) session: Option<Session>,
     next_link: LinkId,
@@ -44,6 +46,7 @@ impl AgentHost {
             tick_at: None,
             executions: BTreeMap::new(),
             bodies: BTreeSet::new(),
+            hidden: BTreeSet::new(),
             captures: Vec::new(),
             session: None,
             next_link: 0,
@@ -66,6 +69,7 @@ impl AgentHost {
         self.agent = None;
         self.executions.clear();
         self.bodies.clear();
+        self.hidden.clear();
         self.tick_at = None;
     }
 
@@ -92,6 +96,7 @@ impl Universe {
             addresses: vec![format!("host-{host}:1")],
             version: "sim".to_owned(),
             dispatch: setting("min-latency"),
+            splits: self.config.splits,
             allocation: setting("equal"),
             catalogue: Catalogue::default(),
             seed,
@@ -130,7 +135,9 @@ impl Universe {
         let party = self.agents[host].party(host);
         match effect {
             AgentEffect::Request(effect) => self.agent_request(host, effect),
-            AgentEffect::Dial(number, hello) => self.dial_hub(host, number, *hello),
+            AgentEffect::Dial(number, _, hello) => self.dial_hub(host, number, *hello),
+            // Every path here carries alike, so there is nothing to move for.
+            AgentEffect::Move { .. } | AgentEffect::StayHere | AgentEffect::Retire | AgentEffect::Look(_) => {}
             AgentEffect::HangUp(goodbye) => {
                 if let Some(id) = self.net.uplink(&party) {
                     self.close(id, &Ended::Goodbye(goodbye));
@@ -145,7 +152,7 @@ impl Universe {
                 }
             }
             AgentEffect::Publish(session, publication) => self.publish(host, session, *publication),
-            AgentEffect::DialPeer { node, addresses, hello } => self.dial_peer(host, &node, &addresses, *hello),
+            AgentEffect::DialPeer { node, addresses, hello, .. } => self.dial_peer(host, &node, &addresses, *hello),
             AgentEffect::HangUpPeer(_, link, goodbye) => {
                 if let Some(id) = self.net.peer(&party, link) {
                     self.close(id, &Ended::Goodbye(goodbye));
@@ -156,7 +163,8 @@ impl Universe {
             AgentEffect::TellPeer(_, link, hello) => {
                 self.send_peer(&party, link, |link| PeerEvent::Replicas(link, hello.replicas));
             }
-            AgentEffect::Revoked(_) => {}
+            // Nobody asks over HTTP here.
+            AgentEffect::Keys(_) | AgentEffect::Revoked(_) => {}
             AgentEffect::Persist(persisted) => self.agents[host].persisted = Some(*persisted),
         }
     }
@@ -169,17 +177,12 @@ impl Universe {
             Effect::Finish(request, finish, usage) => self.clients.end(request, Answer::Whole(finish, usage)),
             Effect::Fail(request, failure) => self.clients.end(request, Answer::Error(failure)),
             Effect::Record(record) => self.clients.recorded(*record),
-            Effect::Send { candidate, header } => self.open_route(host, &candidate, header),
+            Effect::Send { candidate, header } => self.open_route(host, candidate.hop, header),
             Effect::SendBody(attempt) => self.along(host, attempt, StreamPiece::Body),
-            Effect::Reset(attempt) => {
-                self.along(host, attempt, StreamPiece::Reset);
-                if self.net.routes.get(&attempt).is_some_and(|route| route.executor.is_none() && route.legs.len() < 2) {
-                    self.net.routes.remove(&attempt);
-                }
-            }
+            Effect::Reset(attempt) => self.reset_route(host, attempt),
             Effect::Run(header) => self.run(host, header),
             Effect::Abort(attempt) => {
-                self.agents[host].executions.remove(&attempt);
+                self.abandon(host, attempt);
                 let gone = Event::Engine(attempt, AttemptEvent::Failed(Failure::ClientGone));
                 self.later(Micros::from_millis(1), Step::Agent(host, life, AgentEvent::Request(gone)));
             }
@@ -279,9 +282,9 @@ impl Universe {
         let id = self.net.open(ends, Purpose::Peer { names }, delay, vec![host, other]);
         let rtt = delay + delay;
         let held = self.agents[other].spec.engines.iter().map(Truth::report).collect();
-        let up = PeerEvent::Up { link: theirs, rtt, replicas: hello.replicas };
+        let up = PeerEvent::Up { link: theirs, rtt, replicas: hello.replicas, transport: None };
         self.send(id, 1, Parcel::ToAgent(AgentEvent::Peer(me, up)));
-        let up = PeerEvent::Up { link: mine, rtt, replicas: held };
+        let up = PeerEvent::Up { link: mine, rtt, replicas: held, transport: None };
         self.later(rtt, Step::Agent(host, life, AgentEvent::Peer(node.clone(), up)));
     }
 

@@ -3,8 +3,9 @@
 //! Both are one frame each way on a stream of their own. The private key is made here and never travels. Never here: who may
 //! join, which names the certificate carries, how long it lasts: the hub decides these.
 
-use crate::quic::{Endpoint, Link, QuicError, Stream, StreamError, resolve};
+use crate::link::{Endpoint, Link, LinkError, Stream, StreamError, race, resolve};
 use crate::tls::{CertClock, Identity, TlsError, new_key_and_request};
+use shared::fleet::{Transport, TransportOrder};
 use shared::ids::NodeId;
 use shared::units::Micros;
 use shared::wire::frame::{Issued, Join, Renew};
@@ -26,7 +27,7 @@ pub enum JoinError {
         address: String,
         /// Why not.
         #[source]
-        source: QuicError,
+        source: LinkError,
     },
     /// The hub said no.
     #[error("the hub refuses: {0}")]
@@ -74,7 +75,7 @@ pub async fn join(token: &JoinToken, name: &str, clock: &CertClock) -> Result<Jo
     let ask = Frame::Join(Join { secret: token.secret.clone(), name: name.to_owned(), request });
     let stream = link.open().await.map_err(unreachable)?;
     let issued = ask_for(stream, &ask).await?;
-    link.close(crate::quic::Code::DONE, "joined");
+    link.close(crate::link::Code::DONE, "joined");
     joined(issued, &key)
 }
 
@@ -110,19 +111,22 @@ pub async fn answer(mut stream: Stream, answer: Result<Issued, String>) -> Resul
     }
 }
 
-async fn dial(token: &JoinToken, clock: &CertClock) -> Result<Link, QuicError> {
+/// The transports are raced for the handshake only: a question that was asked twice would spend the token twice.
+async fn dial(token: &JoinToken, clock: &CertClock) -> Result<Link, LinkError> {
     let mut last = None;
     for address in resolve(&token.address).await? {
         let any: SocketAddr = match address {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        match Endpoint::nameless(any, clock)?.connect_to_join(address, &token.authority_sha256).await {
+        let endpoint = Endpoint::nameless(any, clock)?;
+        let connect = |by| endpoint.connect_to_join(address, &token.authority_sha256, by);
+        match race(TransportOrder::prefer(Transport::Quic), connect, async |link| Ok(link)).await {
             Ok(link) => return Ok(link),
-            Err(error) => last = Some(error),
+            Err(neither) => last = Some(neither.into_one()),
         }
     }
-    Err(last.unwrap_or_else(|| QuicError::Silent(token.address.clone())))
+    Err(last.unwrap_or_else(|| LinkError::Dial { address: token.address.clone(), why: "it has no address".to_owned() }))
 }
 
 async fn ask_for(mut stream: Stream, ask: &Frame) -> Result<Issued, JoinError> {

@@ -1,6 +1,6 @@
 //! What hub and agent both do as programs on a network: start up, prove who they are, and talk.
 //!
-//! [`host`] starts a program (configuration, clock, tasks, signals, state folder); [`tls`] is identity and trust; [`quic`]
+//! [`host`] starts a program (configuration, clock, tasks, signals, state folder); [`tls`] is identity and trust; [`link`]
 //! carries work, and [`join`] gets a node its certificate over it; [`openai`] is the HTTP front; [`mqtt`] carries telemetry and
 //! plans, and `broker` is the broker inside the hub.
 //!
@@ -13,7 +13,7 @@
 pub mod broker;
 pub mod host;
 pub mod join;
+pub mod link;
 pub mod mqtt;
 pub mod openai;
-pub mod quic;
 pub mod tls;

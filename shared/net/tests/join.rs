@@ -4,12 +4,13 @@
 mod fleet;
 
 use fleet::{Fleet, node, soon};
+use shared::fleet::Transport;
 use shared::ids::ScopeId;
 use shared::units::Micros;
 use shared::wire::frame::Issued;
 use shared::wire::{Frame, JoinToken};
 use shared_net::join::{JoinError, answer, join, renew};
-use shared_net::quic::{Endpoint, Link};
+use shared_net::link::{Endpoint, Link};
 use shared_net::tls::{Admit, Identity, Role};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,9 @@ async fn a_node_joins_comes_back_and_renews() {
     assert!(identity.expires_in(&fleet.clock) > Micros::from_secs(3_000));
 
     let node_end = fleet.endpoint(&identity, Admit::Members);
-    let link = soon("coming back", node_end.connect(hub.local_addr().expect("address"), &joined.hub)).await.expect("connected");
+    let link = soon("coming back", node_end.connect(hub.local_addr().expect("address"), &joined.hub, Transport::Quic))
+        .await
+        .expect("connected");
     let renewed = soon("renewing", renew(&link, identity.node())).await.expect("renewed");
     assert_eq!(renewed.identity.node(), identity.node());
     assert_ne!(renewed.identity.serial(), identity.serial());
@@ -111,7 +114,7 @@ async fn a_stranger_gets_one_stream() {
     let stranger = Endpoint::nameless(fleet::local(), &fleet.clock).expect("endpoint");
     let address = hub.local_addr().expect("address");
     let sha = fleet.sha256();
-    let both = async { tokio::join!(stranger.connect_to_join(address, &sha), acceptor.next()) };
+    let both = async { tokio::join!(stranger.connect_to_join(address, &sha, Transport::Quic), acceptor.next()) };
     let (dialled, accepted) = soon("connecting", both).await;
     let (link, accepted) = (dialled.expect("dialled"), accepted.expect("accepted"));
     assert_eq!(accepted.peer(), None);
@@ -122,7 +125,7 @@ async fn a_stranger_gets_one_stream() {
     // A member gets its streams on the same endpoint, though it is known only after the handshake.
     let member = fleet.endpoint(&fleet.member("site/a", Role::Node), Admit::Members);
     let expected = node("hub/main");
-    let both = async { tokio::join!(member.connect(address, &expected), acceptor.next()) };
+    let both = async { tokio::join!(member.connect(address, &expected, Transport::Quic), acceptor.next()) };
     let (dialled, _accepted) = soon("connecting", both).await;
     let link = dialled.expect("dialled");
     let mut streams = Vec::new();

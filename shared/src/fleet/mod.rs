@@ -6,7 +6,7 @@ mod replica;
 mod view;
 
 pub use node::{Costs, Inventory, Machine, NodeState, Telemetry, Tier};
-pub use path::{Hop, PathReport};
+pub use path::{Hop, PathReport, Transport, TransportOrder};
 pub use replica::{Load, Profile, ProfileSource, ReplicaReport, ReplicaState};
 pub use view::{Aged, FleetDelta, FleetView, NodeView};
 

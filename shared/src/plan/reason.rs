@@ -254,6 +254,16 @@ impl Failure {
         }
     }
 
+    /// Whose failure it is and which: of a split, the stage's at the far end of what was passed on.
+    #[must_use]
+    pub fn origin(&self) -> (Option<&NodeId>, &Self) {
+        let (mut node, mut failure) = (None, self);
+        while let Self::Stage { node: of, failure: inner } = failure {
+            (node, failure) = (Some(of), inner);
+        }
+        (node, failure)
+    }
+
     /// Whether another place might succeed.
     #[must_use]
     pub const fn elsewhere(&self) -> bool {

@@ -31,6 +31,19 @@ pub enum Prompt {
     Chat(Vec<Message>),
     /// Plain text.
     Plain(String),
+    /// Texts that each get a vector.
+    Inputs(Vec<String>),
+}
+
+impl Prompt {
+    /// All its texts.
+    pub fn texts(&self) -> Vec<&str> {
+        match self {
+            Self::Chat(messages) => messages.iter().map(|message| message.content.as_str()).collect(),
+            Self::Plain(text) => vec![text],
+            Self::Inputs(texts) => texts.iter().map(String::as_str).collect(),
+        }
+    }
 }
 
 /// One message of a conversation.
@@ -189,10 +202,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadBody> {
 /// Shows sizes only: a body in a log line would be a leak.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = match &self.prompt {
-            Prompt::Chat(messages) => messages.iter().map(|message| message.content.len()).sum(),
-            Prompt::Plain(text) => text.len(),
-        };
+        let bytes: usize = self.prompt.texts().iter().map(|text| text.len()).sum();
         f.debug_struct("Body").field("prompt_bytes", &bytes).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,8 @@
 //! A split request has one more stream between each stage and the next, opened by the earlier: `Header` with its stage, acceptance
 //! and `Body` (a [`StageBody`](super::StageBody)) as ever; then `Hidden` one way and `Drawn` the other, and the end or failure as
 //! ever. Each stage answers for its own slot and memory, and a reset of any stream resets the others.
-//! `Join` and `Renew` streams carry one frame each way.
+//! `Join` and `Renew` streams carry one frame each way. A stream to the hub that begins with `Ping` is answered with `Pong`, up to
+//! [`PULSES_MAX`] times. A control stream that is finished without a `Goodbye` leaves the connection to the streams that still run.
 
 use crate::fleet::{Load, ReplicaReport};
 use crate::ids::{Instance, NodeId, PlanEpoch, SessionEpoch};
@@ -20,6 +21,10 @@ use std::collections::BTreeMap;
 pub const FRAME_BYTES_MAX: usize = 256 * 1024;
 /// Largest piece of a body in one frame; larger bodies travel in several.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+
+/// Pings on a stream that begins with one; the hub answers each, and the stream says nothing else. So a node finds out whether
+/// a transport carries before it moves there.
+pub const PULSES_MAX: u64 = 20;
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -298,6 +303,15 @@ impl Frame {
         Ok(bytes)
     }
 
+    /// How many bytes [`Self::encode`] makes of it.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        let mut count = Count(4);
+        // Counting does not fail.
+        let _ = ciborium::into_writer(self, &mut count);
+        count.0
+    }
+
     /// The frame in `item`, the bytes after the length.
     ///
     /// # Errors
@@ -307,6 +321,20 @@ impl Frame {
             return Err(BadFrame::TooLong(item.len()));
         }
         ciborium::de::from_reader_with_recursion_limit(item, 32).map_err(|error| BadFrame::Unreadable(error.to_string()))
+    }
+}
+
+/// Counts what is written.
+struct Count(usize);
+
+impl std::io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The header of a forwarded request: travels first, alone, so that a refusal costs no text.
 
-use super::{Features, LlmRequest, Precision, PromptKind, ResidencyBound};
+use super::{Features, LlmRequest, Precision, PromptKind, ResidencyBound, chained};
 use crate::ids::{AttemptId, NodeId, ServiceId, VariantId};
 use crate::plan::Stage;
 use crate::units::{Bytes, Micros, Tokens};
@@ -81,6 +81,31 @@ impl ExecHeader {
     #[must_use]
     pub fn stage(&self) -> Option<&Stage> {
         self.stages.get(usize::from(self.attempt.stage))
+    }
+
+    /// Who sends this header: the ingress, or the node of the stage before. Absent when there is no such stage, or `target` is
+    /// not its node.
+    #[must_use]
+    pub fn sender(&self) -> Option<&NodeId> {
+        let number = usize::from(self.attempt.stage);
+        if !(number == 0 && self.stages.is_empty()) && self.stages.get(number)?.node != self.target {
+            return None;
+        }
+        match number.checked_sub(1) {
+            Some(before) => self.stages.get(before).map(|stage| &stage.node),
+            None => Some(&self.ingress),
+        }
+    }
+
+    /// What is wrong with its stages in themselves, if it has any.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_stages(&self) -> Result<(), &'static str> {
+        if self.stages.is_empty() {
+            return if self.attempt.stage == 0 { Ok(()) } else { Err("a later stage of none") };
+        }
+        chained(self.stages.iter().map(|stage| stage.layers))
     }
 
     /// The header for the stage after this one; absent at the last.

@@ -6,7 +6,7 @@ use shared::fleet::*;
 use shared::ids::*;
 use shared::plan::{Grant, Target};
 use shared::policy::Budget;
-use shared::policy::dispatch::{self, DispatchEvent, Dispatcher, Pending, Scene};
+use shared::policy::dispatch::{self, DispatchEvent, Dispatcher, Pending, Scene, SplitRules};
 use shared::policy::offload::{self, Offloader};
 use shared::units::*;
 use shared::work::*;
@@ -56,6 +56,7 @@ fn replica(number: u32, of: u32) -> ReplicaReport {
     ReplicaReport {
         variant: variant(number),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, active: of % 4, queue_max: 8, ..Load::default() },
         memory: Bytes(1),
@@ -164,6 +165,7 @@ impl Bench {
             suspects: &self.suspects,
             open: &self.open,
             stale_after: STALE_AFTER,
+            splits: SplitRules::default(),
             degraded: false,
             seed: 1,
         };

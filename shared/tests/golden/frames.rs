@@ -33,6 +33,11 @@ fn header() -> ExecHeader {
     }
 }
 
+fn embedding() -> ExecHeader {
+    let features = Features { embeddings: true, vision: true, ..Features::default() };
+    ExecHeader { kind: PromptKind::Embedding, features, output_max: Tokens(0), ..header() }
+}
+
 fn hello() -> Hello {
     Hello {
         version_min: 1,
@@ -90,6 +95,7 @@ fn plain_frames() -> Vec<(String, Frame)> {
         ("header", Frame::Header(Box::new(header()))),
         ("header-anywhere", residency(ResidencyBound::Anywhere)),
         ("header-exactly", residency(ResidencyBound::Exactly(node("eu/site-7/edge-1")))),
+        ("header-embedding", Frame::Header(Box::new(embedding()))),
         ("accepted", Frame::Accepted(load())),
         ("body", Frame::Body(Chunk { bytes: vec![0, 1, 254, 255], last: true })),
         ("progress", Frame::Progress),
@@ -195,6 +201,15 @@ pub(crate) fn bodies() -> Vec<(&'static str, Body)> {
             "plain",
             Body {
                 prompt: Prompt::Plain("The tide".to_owned()),
+                sampling: Sampling::default(),
+                passthrough: None,
+                resume: Vec::new(),
+            },
+        ),
+        (
+            "inputs",
+            Body {
+                prompt: Prompt::Inputs(vec!["The tide".to_owned(), "The gate".to_owned()]),
                 sampling: Sampling::default(),
                 passthrough: None,
                 resume: Vec::new(),

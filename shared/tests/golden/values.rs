@@ -34,6 +34,7 @@ pub(crate) fn path(hop: Hop) -> PathReport {
         rate_in: ByteRate::new(5e6).ok(),
         loss: Some(fraction(0.01)),
         metered: true,
+        transport: None,
     }
 }
 
@@ -41,6 +42,7 @@ pub(crate) fn replica(state: ReplicaState) -> ReplicaReport {
     ReplicaReport {
         variant: variant("smollm2-135m-q8"),
         engine: EngineKind::Llm,
+        device: String::new(),
         state,
         load: load(),
         memory: Bytes(180_000_000),

@@ -45,7 +45,13 @@ impl Fleet {
         }
         match rival {
             Some((_, true)) => self.challenge(now, Contender { connection, hello }, epochs, effects),
-            Some((_, false)) | None => self.admit(now, connection, &hello, epochs, effects),
+            // The same life of the process speaks on a newer connection, over another transport perhaps: what runs on the older
+            // one ends there, with that connection.
+            Some((_, false)) => {
+                self.supersede(now, &node);
+                self.admit(now, connection, &hello, epochs, effects);
+            }
+            None => self.admit(now, connection, &hello, epochs, effects),
         }
         self.refresh(now, &node, effects);
     }
@@ -189,8 +195,11 @@ impl Fleet {
         if self.connection_of(&node) == Some(connection) {
             self.unlink(now, &node);
             self.settle_contender(now, &node, epochs, effects);
-        } else if let Some(member) = self.members.get_mut(&node) {
-            member.contender.take_if(|contender| contender.connection == connection);
+        } else if let Some(member) = self.members.get_mut(&node)
+            && member.contender.take_if(|contender| contender.connection == connection).is_none()
+        {
+            // A superseded one, on which streams may have run to the end.
+            self.news.ended.push(connection);
         }
         self.refresh(now, &node, effects);
     }

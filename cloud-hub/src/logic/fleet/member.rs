@@ -2,7 +2,7 @@
 
 use crate::logic::{Connection, RestoredNode};
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Hop, Inventory, NodeState, PathReport};
+use shared::fleet::{Hop, Inventory, NodeState, PathReport, Transport};
 use shared::ids::{Instance, SessionEpoch};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Hello;
@@ -73,6 +73,11 @@ impl Link {
         self.rtt
     }
 
+    /// What carries it, as the driver measured.
+    pub(crate) fn transport(&self) -> Option<Transport> {
+        self.measured.as_ref().and_then(|path| path.transport)
+    }
+
     /// The path, seen from the hub: what was measured here first, what the node says where nothing was. Only the node knows
     /// whether bytes cost money.
     pub(super) fn path(&self) -> PathReport {
@@ -84,6 +89,7 @@ impl Link {
             rate_in: self.either(|path| path.rate_in, |path| path.rate_out),
             loss: self.either(|path| path.loss, |path| path.loss),
             metered: [&self.measured, &self.told].into_iter().flatten().any(|path| path.metered),
+            transport: self.either(|path| path.transport, |path| path.transport),
         }
     }
 

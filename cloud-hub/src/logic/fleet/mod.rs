@@ -173,10 +173,12 @@ impl Fleet {
         let Some(member) = self.members.get_mut(node) else { return false };
         member.revoked.extend(member.serials.iter().cloned());
         effects.push(HubEffect::Persist(Change::Node(member.stored(node))));
-        let contender = member.contender.take().map(|contender| contender.connection);
+        member.contender = None;
         (member.cloned, member.heard) = (None, None);
-        let link = self.unlink(now, node);
-        for connection in contender.into_iter().chain(link) {
+        self.unlink(now, node);
+        let all = self.connections.iter().filter(|(_, of)| *of == node).map(|(connection, _)| *connection);
+        for connection in all.collect::<Vec<_>>() {
+            self.news.ended.push(connection);
             self.close(connection, Goodbye::Revoked, effects);
         }
         if let Some(member) = self.members.get_mut(node) {
@@ -260,6 +262,13 @@ impl Fleet {
         self.news.ended.push(connection);
         self.apply(now, FleetDelta::PathLost { node: node.clone(), hop: Hop::Direct });
         Some(connection)
+    }
+
+    /// Takes the connection off the node's session, but lets what runs on it go on.
+    fn supersede(&mut self, now: Moment, node: &NodeId) {
+        let before = self.news.ended.len();
+        self.unlink(now, node);
+        self.news.ended.truncate(before);
     }
 
     fn link_of(&mut self, connection: Connection) -> Option<(NodeId, &mut Link)> {

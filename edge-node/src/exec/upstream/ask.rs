@@ -25,6 +25,7 @@ pub(super) const fn path(kind: PromptKind) -> &'static str {
     match kind {
         PromptKind::Chat => "chat/completions",
         PromptKind::Completion => "completions",
+        PromptKind::Embedding => "embeddings",
     }
 }
 
@@ -45,6 +46,7 @@ pub(super) fn document(config: &UpstreamConfig, header: &ExecHeader, body: &Body
             object.put_text("content", &message.content);
         }),
         Prompt::Plain(text) if rebuilt("prompt") => document.put_text("prompt", text),
+        Prompt::Inputs(_) => return Err(vectors_only()),
         _ => {}
     }
     let mut put = |name: &str, value: &dyn Fn(&mut Document)| {
@@ -79,16 +81,19 @@ pub(super) fn document(config: &UpstreamConfig, header: &ExecHeader, body: &Body
     Ok(document.end())
 }
 
+/// A body of another kind than the call.
+pub(super) fn vectors_only() -> Failure {
+    Failure::BadRequest { param: Some("input".to_owned()), message: "texts for vectors belong to `/v1/embeddings`".to_owned() }
+}
+
 #[derive(Serialize)]
 struct Options {
     include_usage: bool,
 }
 
 fn text_bytes(prompt: &Prompt) -> usize {
-    match prompt {
-        Prompt::Chat(messages) => messages.iter().map(|message| message.content.len() + 64).sum(),
-        Prompt::Plain(text) => text.len(),
-    }
+    // And what stands around each message.
+    prompt.texts().iter().map(|text| text.len() + 64).sum()
 }
 
 type Passed<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
@@ -131,10 +136,7 @@ fn shorten(message: &str) -> String {
 
 /// Whether a message repeats a part of the prompt.
 fn quotes(message: &str, prompt: &Prompt) -> bool {
-    let texts: Vec<&str> = match prompt {
-        Prompt::Chat(messages) => messages.iter().map(|message| message.content.as_str()).collect(),
-        Prompt::Plain(text) => vec![text],
-    };
+    let texts = prompt.texts();
     if texts.iter().map(|text| text.len()).sum::<usize>() > SEARCHED_BYTES_MAX {
         return true;
     }

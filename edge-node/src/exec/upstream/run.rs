@@ -1,14 +1,13 @@
 //! One request to an upstream, from the first byte to the last.
 
 use super::line::Exchange;
-use super::{Shared, answer, ask};
+use super::{Calls, Shared, answer, ask};
 use crate::exec::hold::Hold;
 use crate::exec::outlet::{Lost, Outlet};
 use crate::exec::rates::Observation;
 use crate::exec::sse::Events;
 use crate::exec::{ExecEvent, PROGRESS_EVERY, WholeJob};
 use bytes::Bytes;
-use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use shared::plan::{Failure, Finish, Reason, Usage};
 use shared::units::{Micros, Tokens};
@@ -25,7 +24,7 @@ const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Why a request ends without an answer.
-enum Broken {
+pub(super) enum Broken {
     Failed(Failure),
     /// Nobody listens any more.
     Gone,
@@ -47,7 +46,7 @@ impl From<Lost> for Broken {
 }
 
 /// An answer of the upstream, as it comes.
-enum Reply {
+pub(super) enum Reply {
     Near(Exchange),
     Far(reqwest::Response),
 }
@@ -88,14 +87,14 @@ impl Reply {
 }
 
 /// What is known of an answer so far.
-struct Answer {
-    began: Instant,
-    first: Option<Instant>,
-    last: Instant,
-    tokens: u32,
-    finish: Option<Finish>,
-    usage: Option<Usage>,
-    malformed: u32,
+pub(super) struct Answer {
+    pub(super) began: Instant,
+    pub(super) first: Option<Instant>,
+    pub(super) last: Instant,
+    pub(super) tokens: u32,
+    pub(super) finish: Option<Finish>,
+    pub(super) usage: Option<Usage>,
+    pub(super) malformed: u32,
 }
 
 impl Shared {
@@ -124,17 +123,22 @@ impl Shared {
         match outcome {
             Ok((answer, reply)) => {
                 outlet.finish(ExecEvent::End(answer.finish.unwrap_or(Finish::Stop), answer.usage(&header)));
-                reply.settle().await;
+                if let Some(reply) = reply {
+                    reply.settle().await;
+                }
             }
             Err(Broken::Failed(failure)) => outlet.finish(ExecEvent::Failed(failure)),
             Err(Broken::Gone) => outlet.close(),
         }
     }
 
-    async fn answer(&self, header: &ExecHeader, body: &Body, outlet: &Outlet) -> Result<(Answer, Reply), Broken> {
+    async fn answer(&self, header: &ExecHeader, body: &Body, outlet: &Outlet) -> Result<(Answer, Option<Reply>), Broken> {
         if !body.resume.is_empty() {
             let message = "an upstream cannot continue a stream that was begun elsewhere".to_owned();
             return Err(Failure::BadRequest { param: Some("resume".to_owned()), message }.into());
+        }
+        if header.kind == PromptKind::Embedding {
+            return self.embed(header, body, outlet).await.map(|answer| (answer, None));
         }
         let began = Instant::now();
         let mut reply = self.alive(outlet, self.ask(header, body)).await?;
@@ -163,7 +167,7 @@ impl Shared {
                 outlet.send(ExecEvent::Tokens(batch), Duration::from_millis(self.config.stall_ms_max)).await?;
             }
             if done {
-                return Ok((answer, reply));
+                return Ok((answer, Some(reply)));
             }
         }
     }
@@ -199,11 +203,8 @@ impl Shared {
     /// Sends the request, and judges the head of the answer.
     async fn ask(&self, header: &ExecHeader, body: &Body) -> Result<Reply, Failure> {
         let document = Bytes::from(ask::document(&self.config, header, body)?);
-        let url = match header.kind {
-            PromptKind::Chat => &self.calls.chat,
-            PromptKind::Completion => &self.calls.completion,
-        };
-        let mut reply = match timeout(self.silence_max(), self.post(url, document)).await {
+        let calls = self.calls().map_err(|error| Failure::Engine(error.to_string()))?;
+        let mut reply = match timeout(self.silence_max(), self.post(&calls, header.kind, document)).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(())) => return Err(self.broken()),
             Err(_) => return Err(self.stalled()),
@@ -220,23 +221,24 @@ impl Shared {
         }
     }
 
-    async fn post(&self, url: &Url, document: Bytes) -> Result<Reply, ()> {
+    async fn post(&self, calls: &Calls, kind: PromptKind, document: Bytes) -> Result<Reply, ()> {
+        let url = if kind == PromptKind::Chat { &calls.chat } else { &calls.completion };
         let note = |error: &dyn Error| tracing::debug!(variant = %self.config.variant, %error, "no answer of the upstream");
-        if let Some(lines) = &self.lines {
+        if let Some(lines) = &calls.lines {
             return lines.post(url.path(), document).await.map(Reply::Near).map_err(|error| note(&error));
         }
         let request = self.client.post(url.clone()).header(CONTENT_TYPE, JSON).body(document);
         self.authorised(request).send().await.map(Reply::Far).map_err(|error| note(&error))
     }
 
-    async fn beginning(&self, reply: &mut Reply) -> Vec<u8> {
+    pub(super) async fn beginning(&self, reply: &mut Reply) -> Vec<u8> {
         let mut answer = Vec::new();
         while answer.len() < REFUSAL_BYTES_MAX && self.next(reply, &mut answer).await.is_ok() {}
         answer
     }
 
     /// Does something that may take long, and says meanwhile that the job lives.
-    async fn alive<T>(&self, outlet: &Outlet, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    pub(super) async fn alive<T>(&self, outlet: &Outlet, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let every = PROGRESS_EVERY / 2;
         let mut pulse = interval_at(Instant::now() + every, every);
         tokio::pin!(work);
@@ -263,15 +265,15 @@ impl Shared {
         });
     }
 
-    fn silence_max(&self) -> Duration {
+    pub(super) fn silence_max(&self) -> Duration {
         Duration::from_millis(self.config.silence_ms_max)
     }
 
-    fn broken(&self) -> Failure {
+    pub(super) fn broken(&self) -> Failure {
         Failure::Broken(format!("the upstream of `{}`", self.config.variant))
     }
 
-    fn stalled(&self) -> Failure {
+    pub(super) fn stalled(&self) -> Failure {
         Failure::Stalled(Micros::from_millis(self.config.silence_ms_max))
     }
 }

@@ -107,7 +107,10 @@ fn a_peer_is_reached_without_the_hub_and_its_death_is_not_a_storm() {
         effects.iter().filter_map(name).collect::<Vec<_>>()
     };
     assert_eq!(dialled(&effects), ["lab/c"], "the smaller name dials at once; a stranger of another site is not dialled");
-    world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Up { link: 1, rtt: Micros(800), replicas: vec![replica()] }));
+    world.tell(AgentEvent::Peer(
+        node("lab/c"),
+        PeerEvent::Up { link: 1, rtt: Micros(800), transport: None, replicas: vec![replica()] },
+    ));
     let dial = world.dial_number();
     world.tell(AgentEvent::Uplink(dial, UplinkEvent::Ended(Ended::Broken("cut".to_owned()))));
     let view = world.agent.core().view();
@@ -141,7 +144,7 @@ fn a_restart_without_the_hub_keeps_grants_catalogue_and_addresses() {
     let grant = world.agent.core().grant();
     assert_eq!((grant.epoch.sequence, grant.targets.len()), (9, 1));
     assert!(
-        world.last.iter().any(|effect| matches!(effect, AgentEffect::Dial(_, hello) if hello.plan_epoch_seen.sequence == 9)),
+        world.last.iter().any(|effect| matches!(effect, AgentEffect::Dial(_, _, hello) if hello.plan_epoch_seen.sequence == 9)),
         "the hub must go on above it: {:?}",
         world.last
     );
@@ -242,7 +245,10 @@ fn a_snapshot_and_the_events_give_the_same_effects_again() {
 #[test]
 fn a_connected_peer_hears_that_a_model_has_loaded() {
     let mut world = World::new(None);
-    world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Up { link: 1, rtt: Micros(800), replicas: Vec::new() }));
+    world.tell(AgentEvent::Peer(
+        node("lab/c"),
+        PeerEvent::Up { link: 1, rtt: Micros(800), transport: None, replicas: Vec::new() },
+    ));
     world.pass(Micros::from_secs(1));
     world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Pong(1, Pulse::default())));
     world.tell(AgentEvent::Replicas(vec![replica()]));

@@ -31,6 +31,7 @@ pub(super) fn replica() -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new("small").expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 1, ..Load::default() },
         memory: Bytes(0),
@@ -60,6 +61,7 @@ pub(super) fn config() -> AgentConfig {
         addresses: vec!["127.0.0.1:1".to_owned()],
         version: "test".to_owned(),
         dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
+        splits: shared::policy::dispatch::SplitRules::default(),
         allocation: DispatchSetting { policy: "equal".to_owned(), config: serde_json::Value::Null },
         catalogue: catalogue(),
         seed: 5,
@@ -110,7 +112,7 @@ impl World {
     pub(super) fn dial(&mut self) -> u64 {
         loop {
             let dial =
-                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, _) = effect { Some(*number) } else { None });
+                self.last.iter().find_map(|effect| if let AgentEffect::Dial(number, ..) = effect { Some(*number) } else { None });
             if let Some(number) = dial {
                 return number;
             }
@@ -146,7 +148,7 @@ impl World {
 
     pub(super) fn view(&mut self, sequence: u64, nodes: Vec<ViewNode>) -> Vec<AgentEffect> {
         let epoch = PlanEpoch { incarnation: 1, sequence };
-        let view = ViewMessage { epoch, nodes, catalogue: None, revoked: Vec::new(), drain: false };
+        let view = ViewMessage { epoch, nodes, catalogue: None, keys: None, revoked: Vec::new(), drain: false };
         self.broker(BrokerEvent::View(Box::new(view)))
     }
 }

@@ -18,6 +18,8 @@ pub struct AgentPlan {
     pub name: String,
     /// Length of its uplink; absent for an agent beside the hub, which then cannot be cut off.
     pub uplink: Option<Delays>,
+    /// Whether no datagram passes to or from it, from before it joins; streams do.
+    pub udp_blocked: bool,
     /// Its engines and further configuration, as TOML.
     pub config: String,
 }
@@ -52,11 +54,15 @@ impl Agent {
         let network = |doing| move |source| FleetError::Network { doing, source };
         let relay = plan.uplink.map(|delays| Relay::lay(&plan.name, uplink(place.number).into(), hub.quic(), hub.mqtt(), delays));
         let relay = relay.transpose().map_err(network("laying a cable"))?;
+        if let Some(relay) = &relay {
+            relay.block_datagrams(plan.udp_blocked);
+        }
         let token = hub.token(&plan.site, relay.as_ref().map_or_else(|| hub.quic(), Relay::quic))?;
         let port = || ports::free().map_err(network("finding a port for an agent"));
         let (http, quic) = (port()?, SocketAddr::from((place.net.node(place.number), port()?.port())));
         let gate = SocketAddr::from((place.net.gate(place.number), quic.port()));
         let gate = Gate::open(&plan.name, gate, quic, place.net).map_err(network("opening a gate"))?;
+        gate.block_datagrams(plan.udp_blocked);
         let (state, config) = (folder.join("state"), folder.join("agent.toml"));
         let text = format!(
             "state = {state:?}\n\n{}\n\n[http]\nlisten = \"{http}\"\n\n[quic]\nlisten = \"{quic}\"\nadvertise = [\"{}\"]\n",

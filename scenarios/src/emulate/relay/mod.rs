@@ -1,11 +1,13 @@
 //! A cable with a length that can be cut: a relay for one node's uplink, in user space and without privileges.
 //!
-//! QUIC datagrams pass through [`udp`], the MQTT stream through [`tcp`]. Each direction has its delay. A cut drops datagrams and
-//! stalls the stream, as a pulled plug does; neither end is told. Plain threads and thread sleep, because an async timer
-//! overshoots each delay by more than a millisecond. Rates, jitter and loss are not here.
+//! Datagrams pass through [`udp`], streams (MQTT, and links where UDP does not carry) through [`tcp`]. Each direction has its
+//! delay. A cut drops datagrams and stalls streams, as a pulled plug does; neither end is told. [`trouble`] is what happens to
+//! datagrams alone. Plain threads and thread sleep, because an async timer overshoots each delay by more than a millisecond.
+//! Rates and jitter are not here.
 
 mod gate;
 mod tcp;
+mod trouble;
 mod udp;
 
 pub use gate::Gate;
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use trouble::Trouble;
 
 /// Datagrams or chunks under way in one direction. At 1,400 bytes and 20 ms this is some 700 Mbit/s, far above what the fleets
 /// here send; beyond it datagrams are dropped, as a router would, and streams wait.
@@ -70,6 +73,7 @@ struct Counter {
 #[derive(Debug)]
 struct Cable {
     delays: Delays,
+    trouble: Trouble,
     cut: AtomicBool,
     ended: AtomicBool,
     up: Counter,
@@ -80,6 +84,7 @@ impl Cable {
     fn new(delays: Delays) -> Self {
         Self {
             delays,
+            trouble: Trouble::default(),
             cut: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             up: Counter::default(),
@@ -168,7 +173,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Lays a cable to the hub's QUIC and MQTT ports. At the node's end they have the same numbers at the address `here`, a
+    /// Lays a cable to the hub's ports for links (UDP and TCP) and for MQTT. At the node's end they have the same numbers at the address `here`, a
     /// loopback address of its own such as 127.0.0.2: the node finds the hub there as it would at the hub's own address, and
     /// nobody has to be told other ports.
     ///
@@ -177,13 +182,16 @@ impl Relay {
     pub fn lay(name: &str, here: IpAddr, quic_to: SocketAddr, mqtt_to: SocketAddr, delays: Delays) -> io::Result<Self> {
         let cable = Arc::new(Cable::new(delays));
         let datagrams = UdpSocket::bind((here, quic_to.port()))?;
+        let links = TcpListener::bind((here, quic_to.port()))?;
         let streams = TcpListener::bind((here, mqtt_to.port()))?;
         let mut relay =
-            Self { quic: datagrams.local_addr()?, mqtt: streams.local_addr()?, cable, threads: Vec::with_capacity(2) };
+            Self { quic: datagrams.local_addr()?, mqtt: streams.local_addr()?, cable, threads: Vec::with_capacity(3) };
         let cable = Arc::clone(&relay.cable);
         relay.threads.push(named(format!("{name}-udp"), move || udp::relay(&cable, &datagrams, quic_to, |_| true))?);
         let cable = Arc::clone(&relay.cable);
-        relay.threads.push(named(format!("{name}-tcp"), move || tcp::relay(&cable, &streams, mqtt_to))?);
+        relay.threads.push(named(format!("{name}-tcp"), move || tcp::relay(&cable, &links, quic_to, |_| true))?);
+        let cable = Arc::clone(&relay.cable);
+        relay.threads.push(named(format!("{name}-mqtt"), move || tcp::relay(&cable, &streams, mqtt_to, |_| true))?);
         Ok(relay)
     }
 
@@ -207,6 +215,22 @@ impl Relay {
     /// Puts the plug back.
     pub fn restore(&self) {
         self.cable.cut.store(false, Ordering::Release);
+    }
+
+    /// Drops every datagram from now on, or none any more; streams pass.
+    pub fn block_datagrams(&self, blocked: bool) {
+        self.cable.trouble.block(blocked);
+    }
+
+    /// Drops so many of a thousand datagrams each way from now on; which ones, the seed decides. Streams pass.
+    pub fn lose_datagrams(&self, per_mille: u64, seed: u64) {
+        self.cable.trouble.lose(per_mille, seed);
+    }
+
+    /// Forgets where datagrams came from, as a NAT does: from the next one on they come from another port, and what is still
+    /// sent to the older one arrives nowhere.
+    pub fn rebind(&self) {
+        self.cable.trouble.rebind();
     }
 
     /// What has passed one way since the cable was laid.

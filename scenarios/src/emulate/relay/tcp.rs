@@ -2,7 +2,7 @@
 
 use super::{Cable, Inlet, LOOK_UP_EVERY, Outlet, Way, named, silent};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -15,8 +15,8 @@ const CHUNK_BYTES_MAX: usize = 16 * 1024;
 /// How long a new connection may take on loopback.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// Carries connections until the cable ends.
-pub(super) fn relay(cable: &Arc<Cable>, clients: &TcpListener, target: SocketAddr) {
+/// Carries connections of clients that it admits, until the cable ends.
+pub(super) fn relay(cable: &Arc<Cable>, clients: &TcpListener, target: SocketAddr, admits: impl Fn(IpAddr) -> bool) {
     let mut connections: Vec<JoinHandle<()>> = Vec::new();
     if clients.set_nonblocking(true).is_err() {
         return;
@@ -31,6 +31,10 @@ pub(super) fn relay(cable: &Arc<Cable>, clients: &TcpListener, target: SocketAdd
             thread::sleep(LOOK_UP_EVERY);
             continue;
         };
+        if !admits(from.ip()) {
+            cable.dropped(Way::Up);
+            continue;
+        }
         let cable = Arc::clone(cable);
         if let Ok(handle) = named(format!("stream-{}", from.port()), move || connection(&cable, &client, target)) {
             connections.push(handle);

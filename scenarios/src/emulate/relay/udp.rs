@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 /// Client addresses at a time. A node has one or two; more would be a loop of reconnects, and theirs are dropped.
@@ -15,6 +16,9 @@ const DATAGRAM_BYTES_MAX: usize = 65_536;
 struct Flow {
     towards: Arc<UdpSocket>,
     answers: JoinHandle<()>,
+    /// How often the cable had changed its ports when this began.
+    rebound: u64,
+    over: Arc<AtomicBool>,
 }
 
 /// Carries the datagrams of clients that it admits, until the cable ends.
@@ -39,7 +43,7 @@ pub(super) fn relay(cable: &Arc<Cable>, clients: &UdpSocket, target: SocketAddr,
 
 /// A cut takes what is under way, too. A refused datagram is a lost one, which datagrams may be.
 fn deliver(cable: &Cable, way: Way, bytes: usize, send: impl FnOnce() -> io::Result<usize>) {
-    if !cable.is_cut() && send().is_ok() {
+    if !cable.is_cut() && !cable.trouble.takes_one() && send().is_ok() {
         cable.carried(way, bytes);
     } else {
         cable.dropped(way);
@@ -55,7 +59,15 @@ fn take_in(
     down: &Inlet<(SocketAddr, Vec<u8>)>,
 ) {
     let mut flows: BTreeMap<SocketAddr, Flow> = BTreeMap::new();
-    each_datagram(cable, clients, |datagram, client| {
+    let mut ended: Vec<Flow> = Vec::new();
+    each_datagram(cable, &AtomicBool::new(false), clients, |datagram, client| {
+        if flows.get(&client).is_some_and(|flow| flow.rebound != cable.trouble.rebound())
+            && let Some(flow) = flows.remove(&client)
+        {
+            flow.over.store(true, Ordering::Release);
+            ended.push(flow);
+            ended.retain(|flow| !flow.answers.is_finished());
+        }
         if !flows.contains_key(&client)
             && admits(client.ip())
             && flows.len() < FLOWS_MAX
@@ -69,7 +81,7 @@ fn take_in(
             cable.dropped(Way::Up);
         }
     });
-    for flow in flows.into_values() {
+    for flow in flows.into_values().chain(ended) {
         let _ = flow.answers.join();
     }
 }
@@ -77,24 +89,25 @@ fn take_in(
 fn open(cable: &Arc<Cable>, client: SocketAddr, target: SocketAddr, down: Inlet<(SocketAddr, Vec<u8>)>) -> io::Result<Flow> {
     let towards = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);
     towards.connect(target)?;
-    let (cable, socket) = (Arc::clone(cable), Arc::clone(&towards));
+    let (rebound, over) = (cable.trouble.rebound(), Arc::new(AtomicBool::new(false)));
+    let (cable, socket, ends) = (Arc::clone(cable), Arc::clone(&towards), Arc::clone(&over));
     let answers = named(format!("answers-{}", client.port()), move || {
-        each_datagram(&cable, &socket, |datagram, _| {
+        each_datagram(&cable, &ends, &socket, |datagram, _| {
             if cable.is_cut() || !down.offer((client, datagram.to_vec())) {
                 cable.dropped(Way::Down);
             }
         });
     })?;
-    Ok(Flow { towards, answers })
+    Ok(Flow { towards, answers, rebound, over })
 }
 
-/// Reads a socket until the cable ends. Errors of a socket whose other end is away for now (ICMP refusals) are passed over.
-fn each_datagram(cable: &Cable, socket: &UdpSocket, mut take: impl FnMut(&[u8], SocketAddr)) {
+/// Reads a socket until it is over or the cable ends. Errors of a socket whose other end is away for now (ICMP refusals) are passed over.
+fn each_datagram(cable: &Cable, over: &AtomicBool, socket: &UdpSocket, mut take: impl FnMut(&[u8], SocketAddr)) {
     if socket.set_read_timeout(Some(LOOK_UP_EVERY)).is_err() {
         return;
     }
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
-    while !cable.has_ended() {
+    while !cable.has_ended() && !over.load(Ordering::Acquire) {
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => take(buffer.get(..length).unwrap_or_default(), from),
             Err(error) if silent(&error) || error.kind() == io::ErrorKind::ConnectionRefused => {}

@@ -4,7 +4,6 @@
 //! Nothing is queued while there is no connection: what is worth knowing is published anew on [`MqttEvent::Connected`], since
 //! loops here are level-triggered. Never here: what a topic or a payload means.
 
-mod backoff;
 mod client;
 mod run;
 

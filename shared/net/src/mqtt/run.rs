@@ -1,12 +1,13 @@
 //! The task that owns the connection.
 
-use super::backoff::Backoff;
 use super::client::{EVENTS_MAX, MqttError, MqttEvent, MqttSettings, Shared};
 use crate::tls::{self, CertClock};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{ConnectProperties, Filter, LastWill, Packet, Publish, SubscribeReasonCode as Code};
 use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions};
 use rumqttc::{TlsConfiguration, Transport};
+use shared::backoff::Backoff;
+use shared::units::Micros;
 use shared::wire::mqtt::PAYLOAD_BYTES_MAX;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,15 @@ const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
 const NEWS_TIME_MAX: Duration = Duration::from_secs(2);
 /// Above this many waiting events, readings are dropped; the rest is for messages that must not be lost.
 const READINGS_MAX: usize = EVENTS_MAX / 4 * 3;
+
+/// First window between two tries.
+const WINDOW_FIRST: Micros = Micros::from_millis(250);
+/// Largest window between two tries. Below one heartbeat, so that a broker that comes back has its clients back within one.
+const WINDOW_MAX: Micros = Micros::from_secs(4);
+
+fn micros(time: Duration) -> Micros {
+    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
 
 /// Why a connection ended.
 enum Ended {
@@ -67,7 +77,7 @@ impl Connection {
     }
 
     pub(super) async fn run(self, stop: CancellationToken) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(rand::random(), WINDOW_FIRST, WINDOW_MAX);
         loop {
             let (ended, lasted) = self.connect_once(&stop).await;
             self.shared.set_client(None);
@@ -76,7 +86,7 @@ impl Connection {
                 Ended::Renewed => continue,
                 Ended::Failed(why) => why,
             };
-            let wait = backoff.next(lasted, rand::random());
+            let wait = Duration::from_micros(backoff.after_failure(micros(lasted)).0);
             tracing::debug!(broker = %self.settings.address, %why, wait_ms = wait.as_millis(), "no MQTT connection");
             let told = self.events.send(MqttEvent::Disconnected { why });
             tokio::select! {

@@ -39,8 +39,10 @@ impl Chunks {
         let tail = match (envelope.kind, usage) {
             (PromptKind::Chat, false) => "},\"logprobs\":null,\"finish_reason\":null}]}\n\n",
             (PromptKind::Chat, true) => "},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n",
-            (PromptKind::Completion, false) => ",\"logprobs\":null,\"finish_reason\":null}]}\n\n",
-            (PromptKind::Completion, true) => ",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n",
+            (PromptKind::Completion | PromptKind::Embedding, false) => ",\"logprobs\":null,\"finish_reason\":null}]}\n\n",
+            (PromptKind::Completion | PromptKind::Embedding, true) => {
+                ",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
+            }
         };
         Self { kind: envelope.kind, head: bytes, tail }
     }
@@ -52,7 +54,7 @@ impl Chunks {
         bytes.extend_from_slice(match (self.kind, first) {
             (PromptKind::Chat, true) => b"\"delta\":{\"role\":\"assistant\",\"content\":",
             (PromptKind::Chat, false) => b"\"delta\":{\"content\":",
-            (PromptKind::Completion, _) => b"\"text\":",
+            (PromptKind::Completion | PromptKind::Embedding, _) => b"\"text\":",
         });
         if serde_json::to_writer(&mut bytes, text).is_err() {
             bytes.extend_from_slice(b"\"\"");

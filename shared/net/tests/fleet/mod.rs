@@ -4,8 +4,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use sha2::{Digest, Sha256};
+use shared::fleet::Transport;
 use shared::ids::NodeId;
-use shared_net::quic::{Endpoint, Link, ResetSecret};
+use shared_net::link::{Endpoint, Link, ResetSecret};
 use shared_net::tls::{Admit, CertClock, Identity, Role, name_certificate, new_key_and_request};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -94,19 +95,19 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) async fn new() -> Self {
+    pub(crate) async fn new(by: Transport) -> Self {
         let fleet = Fleet::new();
         let a = fleet.endpoint(&fleet.member("site/a", Role::Node), Admit::Members);
         let b = fleet.endpoint(&fleet.member("site/b", Role::Node), Admit::Members);
-        let links = connect(&a, &b, "site/b").await;
+        let links = connect(&a, &b, "site/b", by).await;
         Self { fleet, ends: (a, b), links }
     }
 }
 
-pub(crate) async fn connect(from: &Endpoint, to: &Endpoint, name: &str) -> (Link, Link) {
+pub(crate) async fn connect(from: &Endpoint, to: &Endpoint, name: &str, by: Transport) -> (Link, Link) {
     let mut acceptor = to.acceptor();
     let expected = node(name);
-    let dial = from.connect(to.local_addr().expect("address"), &expected);
+    let dial = from.connect(to.local_addr().expect("address"), &expected, by);
     let (dialled, accepted) = soon("connecting", async { tokio::join!(dial, acceptor.next()) }).await;
     (dialled.expect("dialled"), accepted.expect("accepted"))
 }

@@ -1,6 +1,6 @@
 //! A little fleet around one ingress, for tests that read like stories.
 
-use super::{Action, Assessment, DispatchEvent, DispatchPolicy, Pending, Scene};
+use super::{Action, Assessment, DispatchEvent, DispatchPolicy, Pending, Scene, SplitRules};
 use crate::fleet::{
     Costs, FleetDelta, FleetView, Hop, Load, NodeState, PathReport, Profile, ProfileSource, ReplicaReport, ReplicaState, Tier,
 };
@@ -66,6 +66,7 @@ pub(crate) fn replica(with: &str, decode: f64) -> ReplicaReport {
     ReplicaReport {
         variant: variant(with),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, queue_max: 8, ..Load::default() },
         memory: Bytes(1_000),
@@ -166,6 +167,7 @@ impl Story {
             suspects: &self.suspects,
             open: &self.open,
             stale_after: Micros::from_secs(15),
+            splits: SplitRules::default(),
             degraded: false,
             seed: 0,
         }
