@@ -294,7 +294,7 @@ impl Hands {
             answers: client.answers.clone(),
             cancel: cancel.clone(),
         };
-        let span = tracing::info_span!("execution", request = %attempt.request, number = attempt.number);
+        let span = tracing::debug_span!("execution", request = %attempt.request, number = attempt.number);
         self.tasks.spawn("own execution", execute::own(run).instrument(span));
         self.attempts.insert(attempt, Attempt { cancel, body_wanted: Arc::new(Notify::new()) });
     }

@@ -26,7 +26,7 @@ const STALE_AFTER: Micros = Micros::from_secs(15);
 /// State is written to disk at most this often; what changed in between is sent again by the hub after a crash.
 const PERSIST_EVERY: Micros = Micros::from_secs(1);
 /// Heartbeats that a hub may ask for, shortest and longest: outside, it would be a storm or a lost lease.
-const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(200), Micros::from_secs(60));
+const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(20), Micros::from_secs(60));
 
 /// Who the agent is, and how it starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -149,7 +149,10 @@ impl Agent {
                 // The many events of requests change nothing that the parts beside the core act upon, but loads.
                 let before = out.len();
                 self.tell_core(now, event, out);
-                let busy = out[before..].iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::LoadChanged(..))));
+                let busy = out[before..].iter().any(|effect| match effect {
+                    AgentEffect::Request(Effect::LoadChanged(variant, load)) => self.reports.stirred_by(variant, load),
+                    _ => false,
+                });
                 return busy || self.next_deadline().is_some_and(|at| at <= now);
             }
             AgentEvent::Uplink(..) | AgentEvent::Broker(..) | AgentEvent::Peer(..) if self.left => {}
@@ -365,7 +368,10 @@ impl Agent {
         let mut effects = Vec::new();
         self.core.handle(now, event, &mut effects);
         for effect in effects {
-            if let Effect::Record(record) = &effect {
+            // A node that never joined has nobody to tell.
+            if let Effect::Record(record) = &effect
+                && self.config.hub.is_some()
+            {
                 self.reports.record(now, (**record).clone());
             }
             out.push(AgentEffect::Request(effect));

@@ -103,6 +103,11 @@ impl Reports {
         }
     }
 
+    /// Whether a replica's load is news to others. Most loads are not: thousands a second may change on a busy node.
+    pub(super) fn stirred_by(&self, variant: &VariantId, load: &Load) -> bool {
+        self.gist.get(variant).is_none_or(|(_, free, waits)| (*free, *waits) != free_and_waiting(load))
+    }
+
     /// Publishes what is due.
     pub(super) fn tick(
         &mut self,
@@ -181,8 +186,12 @@ pub(super) struct Own<'a> {
 }
 
 fn gist(replica: &ReplicaReport) -> (VariantId, (ReplicaState, bool, bool)) {
-    let Load { slots, active, queued, .. } = replica.load;
-    (replica.variant.clone(), (replica.state.clone(), active < slots, queued > 0))
+    let (free, waits) = free_and_waiting(&replica.load);
+    (replica.variant.clone(), (replica.state.clone(), free, waits))
+}
+
+const fn free_and_waiting(load: &Load) -> (bool, bool) {
+    (load.active < load.slots, load.queued > 0)
 }
 
 fn publish(session: Session, publication: Publication) -> AgentEffect {
