@@ -131,16 +131,16 @@ enum ConfigCommand {
 #[derive(Debug, Args)]
 struct Settings {
     /// A TOML file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// State folder (key `state`)
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, global = true, value_name = "FOLDER")]
     state: Option<PathBuf>,
     /// Address of the HTTP API (key `http.listen`)
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, global = true, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// Any other key, such as `--set tier=cloud`
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 

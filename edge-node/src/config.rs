@@ -3,6 +3,7 @@
 //! What the hub decides (the node's name and site, labels of the token) is no configuration once the node has joined.
 
 use crate::exec::EngineConfig;
+pub use crate::net::{BadNet, Net};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
 use shared::ids::{NodeId, ServiceId};
@@ -45,6 +46,8 @@ pub struct Config {
     pub quic: QuicSection,
     /// The hub.
     pub hub: HubSection,
+    /// Other agents of which more is known here than they say themselves, by name.
+    pub peers: BTreeMap<NodeId, PeerSection>,
     /// What executes requests here.
     pub engines: Vec<EngineConfig>,
     /// What clients can ask for, until a hub says so. Without any, everything that the engines serve is offered as the
@@ -70,6 +73,7 @@ impl Default for Config {
             http: HttpSection::default(),
             quic: QuicSection::default(),
             hub: HubSection::default(),
+            peers: BTreeMap::new(),
             engines: Vec::new(),
             services: Vec::new(),
             policies: PolicySection::default(),
@@ -107,16 +111,25 @@ impl HttpSection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuicSection {
-    /// UDP address; port 0 takes a free one, and tells the hub which.
+    /// Address for UDP and TCP alike; port 0 takes a free one, and tells the hub which.
     pub listen: SocketAddr,
-    /// `host:port` under which other agents reach this one, where that is not an own address (behind NAT, say). Empty: the
-    /// address from which the machine reaches its hub, with the port of `listen`.
+    /// `host:port` under which other agents reach this one, where that is not an own address (behind NAT, say). Empty: the own
+    /// addresses, first the one from which the machine reaches its hub, with the port of `listen`.
     pub advertise: Vec<String>,
+    /// Where `advertise` is empty: networks whose own addresses are told, such as `10.0.0.0/8`. Empty: all.
+    pub include: Vec<Net>,
+    /// Where `advertise` is empty: networks whose own addresses are not told.
+    pub exclude: Vec<Net>,
 }
 
 impl Default for QuicSection {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), advertise: Vec::new() }
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            advertise: Vec::new(),
+            include: Vec::new(),
+            exclude: Vec::new(),
+        }
     }
 }
 
@@ -126,6 +139,14 @@ impl Default for QuicSection {
 pub struct HubSection {
     /// `host:port` of the hub's QUIC endpoint, where it is not the one of the join token. Empty: the token's.
     pub address: String,
+}
+
+/// What is known here of another agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PeerSection {
+    /// `host:port` where this node reaches it, in place of everything that it advertises: behind a NAT or a shaper, say.
+    pub address: Option<String>,
 }
 
 /// How the agent decides.
@@ -285,6 +306,10 @@ mod tests {
             prompt_per_million = 150000
             [http]
             listen = "127.0.0.1:0"
+            [quic]
+            include = ["10.0.0.0/8"]
+            [peers."eu/site/x"]
+            address = "192.0.2.7:7411"
             [[engines]]
             engine = "profiled"
             variant = "small"
@@ -320,6 +345,8 @@ mod tests {
     fn what_is_misspelt_or_cannot_work_is_named() {
         for (text, word) in [
             ("tier = \"clod\"", "`region`"),
+            ("[quic]\nexclude = [\"ten\"]", "ten"),
+            ("[peers.\"a/b\"]\nadress = \"x:1\"", "adress"),
             ("teir = \"cloud\"", "tier"),
             ("[http]\nlisten_on = \"127.0.0.1:1\"", "http.listen"),
             ("[costs]\nbusy_watts = 3", "busy_watts"),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 /// One engine of a node, told apart by `engine`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "engine", rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "a handful at start: a box would only be in the way")]
 pub enum EngineConfig {
     /// Computed in this process from a GGUF file.
     #[cfg(feature = "llm")]

@@ -168,6 +168,8 @@ impl Hands {
                 }
             }
             AgentEffect::HangUpPeer(node, link, words) => self.links.hang_up(&node, link, words),
+            AgentEffect::UsePeer(node, link) => self.links.use_for(&node, link),
+            AgentEffect::RetirePeer(node, link) => self.links.retire(&node, link),
             AgentEffect::PingPeer(node, link, pulse) => self.links.ping(&node, link, pulse),
             AgentEffect::PongPeer(node, link, pulse) => self.links.pong(&node, link, pulse),
             AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),

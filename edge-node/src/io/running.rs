@@ -1,5 +1,6 @@
 //! What an agent is made of, in which order it starts, and in which order it stops.
 
+use super::advertise::advertised;
 use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
 use super::execute::Engines;
@@ -15,7 +16,7 @@ use super::renewal::Renewal;
 use super::stage::Reach;
 use super::store::{self, Member, StoreError};
 use super::{peers, uplink};
-use crate::config::{BadConfig, Config};
+use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
@@ -24,11 +25,11 @@ use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared::units::Moment;
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
-use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError, resolve};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
 use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -245,6 +246,8 @@ impl Running {
         self.front.cancel();
         drop(tokio::time::timeout(DRAIN_MAX, self.idle()).await);
         drop(self.handle.tell(AgentEvent::Leave).await);
+        // Answered after it: goodbyes are on their way and the state is on its way to the disk before anything is cancelled.
+        drop(self.handle.look(|_, _| ()).await);
         let front = self.front.stop(GOODBYE_MAX).await;
         let tasks = self.tasks.stop(TASKS_MAX).await;
         for engine in self.engines.values() {
@@ -291,6 +294,12 @@ impl Joined {
     }
 }
 
+/// Where other agents are, as the configuration says.
+fn overrides(config: &Config) -> BTreeMap<NodeId, String> {
+    let known = |(node, peer): (&NodeId, &PeerSection)| Some((node.clone(), peer.address.clone()?));
+    config.peers.iter().filter_map(known).collect()
+}
+
 /// Where the hub is dialled: the configuration's word, else the token's.
 pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
     if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
@@ -304,30 +313,9 @@ async fn join_state(config: &Config, folder: &Path) -> Result<Option<Joined>, St
     };
     let clock = CertClock::load(folder);
     let endpoint = Endpoint::bind(config.quic.listen, &identity, Admit::Members, &clock, &ResetSecret::load(folder)?)?;
-    let advertised = advertised(config, &member, endpoint.local_addr()?).await;
+    let advertised = advertised(&config.quic, hub_address(config, &member), endpoint.local_addr()?).await;
     let membership = Membership { identity: Arc::new(RwLock::new(identity)), clock, hub: member.hub.clone() };
     Ok(Some(Joined { membership, member, endpoint, advertised }))
-}
-
-/// Addresses for other agents: those configured, else the one from which this machine would reach its hub.
-async fn advertised(config: &Config, member: &Member, listens: SocketAddr) -> Vec<String> {
-    if !config.quic.advertise.is_empty() {
-        return config.quic.advertise.clone();
-    }
-    if !listens.ip().is_unspecified() {
-        return vec![listens.to_string()];
-    }
-    // Without a hub to ask for, the network may not be up yet; the node is then reached through the hub only.
-    let Ok(found) = resolve(hub_address(config, member)).await else { return Vec::new() };
-    let own = found.into_iter().find_map(own_address_towards);
-    own.map(|ip| SocketAddr::new(ip, listens.port()).to_string()).into_iter().collect()
-}
-
-/// The own address that packets to `target` would carry. Nothing is sent.
-fn own_address_towards(target: SocketAddr) -> Option<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect(target).ok()?;
-    socket.local_addr().ok().map(|own| own.ip())
 }
 
 fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig, BadConfig> {
@@ -348,6 +336,7 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
         labels,
         costs: config.costs.clone(),
         addresses: joined.map(|joined| joined.advertised.clone()).unwrap_or_default(),
+        peer_addresses: overrides(config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dispatch: config.policies.dispatch.clone(),
         splits: config.policies.splits,

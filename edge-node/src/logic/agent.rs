@@ -45,6 +45,9 @@ pub struct AgentConfig {
     pub costs: Costs,
     /// Addresses (`host:port`) where other agents reach this one.
     pub addresses: Vec<String>,
+    /// Where this node reaches other agents, in place of what they advertise.
+    #[serde(default)]
+    pub peer_addresses: BTreeMap<NodeId, String>,
     /// Version of the agent.
     pub version: String,
     /// The dispatch policy, until a plan names another.
@@ -349,6 +352,7 @@ impl Agent {
                 degraded: self.degraded(),
                 hello: &|| self.hello(),
                 loads: &loads,
+                known: &self.config.peer_addresses,
             },
         );
         self.peers = peers;

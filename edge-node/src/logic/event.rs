@@ -60,6 +60,8 @@ pub enum UplinkEvent {
     Ping(Pulse),
     /// The hub gives a sign of life.
     Pong(Pulse),
+    /// So many packets got lost on the way to the hub since the connection began; told before a pong when it has changed.
+    Losses(u64),
     /// The connection ended, or could not be had.
     Ended(Ended),
 }
@@ -117,6 +119,9 @@ pub enum PeerEvent {
         /// What carries the connection.
         #[serde(default)]
         transport: Option<Transport>,
+        /// The advertised address that answered; absent for a caller.
+        #[serde(default)]
+        address: Option<String>,
     },
     /// No connection could be had.
     Unreachable(String),
@@ -124,8 +129,12 @@ pub enum PeerEvent {
     Ping(LinkId, Pulse),
     /// The peer gives a sign of life.
     Pong(LinkId, Pulse),
+    /// So many packets got lost on the way to the peer since the connection began.
+    Losses(LinkId, u64),
     /// The peer's replicas changed.
     Replicas(LinkId, Vec<ReplicaReport>),
+    /// The peer says nothing more on this connection, and leaves it to the streams that run.
+    Retired(LinkId),
     /// A connection ended.
     Lost(LinkId, Ended),
 }
@@ -148,7 +157,6 @@ pub struct Gauges {
 /// What shall be done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "nearly all effects are of requests: a box would cost each of them")]
 pub enum AgentEffect {
     /// What the request core wants done.
     Request(Effect),
@@ -204,6 +212,10 @@ pub enum AgentEffect {
     },
     /// Close a connection to another agent.
     HangUpPeer(NodeId, LinkId, Goodbye),
+    /// Of the connections to another agent, new streams take this one.
+    UsePeer(NodeId, LinkId),
+    /// Nothing new goes over a connection to another agent, which ends with its last stream.
+    RetirePeer(NodeId, LinkId),
     /// Ask a peer for a sign of life.
     PingPeer(NodeId, LinkId, Pulse),
     /// Give a peer a sign of life.

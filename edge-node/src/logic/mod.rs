@@ -11,6 +11,7 @@ mod event;
 mod follow;
 mod liveness;
 mod moving;
+mod peer;
 mod peers;
 mod persisted;
 mod plans;

@@ -226,6 +226,7 @@ impl Uplink {
                         up.life.hurry(now);
                     }
                 }
+                UplinkEvent::Losses(packets) => up.punctual.lost(packets),
                 UplinkEvent::Ping(pulse) => {
                     up.life.heard(now);
                     out.push(AgentEffect::Pong(Pulse { number: pulse.number, ..Pulse::default() }));

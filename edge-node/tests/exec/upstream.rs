@@ -166,7 +166,9 @@ async fn vectors_come_as_they_were_written() {
 #[tokio::test]
 async fn a_capability_that_there_is_not_is_named() {
     let canned = Canned::start().await;
-    let error = Upstream::start(config(&canned, json!({ "capabilities": ["tuls"] }))).expect_err("none such").to_string();
+    let error = Upstream::start(config(&canned, json!({ "capabilities": ["tuls"] })), Path::new("unused"))
+        .expect_err("none such")
+        .to_string();
     assert!(error.contains("`tuls`") && error.contains("json_schema"), "{error}");
 }
 

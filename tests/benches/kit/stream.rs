@@ -147,6 +147,7 @@ fn report(node: &NodeId) -> Result<Telemetry, Box<dyn Error>> {
             memory: Bytes(800 << 20),
             context: Tokens(8_192),
             weights_sha256: Some("5e".repeat(32)),
+            device: "cpu".to_owned(),
             layers: None,
             capabilities: Vec::new(),
             profile: Some(Profile {

@@ -46,6 +46,7 @@ impl From<Lost> for Broken {
 }
 
 /// An answer of the upstream, as it comes.
+#[expect(clippy::large_enum_variant, reason = "there is one for each request that runs: a box would cost each of them")]
 pub(super) enum Reply {
     Near(Exchange),
     Far(reqwest::Response),

@@ -109,7 +109,7 @@ fn a_peer_is_reached_without_the_hub_and_its_death_is_not_a_storm() {
     assert_eq!(dialled(&effects), ["lab/c"], "the smaller name dials at once; a stranger of another site is not dialled");
     world.tell(AgentEvent::Peer(
         node("lab/c"),
-        PeerEvent::Up { link: 1, rtt: Micros(800), transport: None, replicas: vec![replica()] },
+        PeerEvent::Up { link: 1, rtt: Micros(800), replicas: vec![replica()], transport: None, address: None },
     ));
     let dial = world.dial_number();
     world.tell(AgentEvent::Uplink(dial, UplinkEvent::Ended(Ended::Broken("cut".to_owned()))));
@@ -247,7 +247,7 @@ fn a_connected_peer_hears_that_a_model_has_loaded() {
     let mut world = World::new(None);
     world.tell(AgentEvent::Peer(
         node("lab/c"),
-        PeerEvent::Up { link: 1, rtt: Micros(800), transport: None, replicas: Vec::new() },
+        PeerEvent::Up { link: 1, rtt: Micros(800), replicas: Vec::new(), transport: None, address: None },
     ));
     world.pass(Micros::from_secs(1));
     world.tell(AgentEvent::Peer(node("lab/c"), PeerEvent::Pong(1, Pulse::default())));

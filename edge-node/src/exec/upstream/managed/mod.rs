@@ -101,7 +101,7 @@ impl Managed {
         loop {
             let started = match found.take() {
                 Some(held) => Ok(held),
-                None => self.start().map_err(|error| format!("cannot start {}: {error}", self.config.command.display())),
+                None => self.start().await,
             };
             let (why, lasted) = match started {
                 Err(why) => (why, Duration::ZERO),
@@ -150,7 +150,24 @@ impl Managed {
         }
     }
 
-    fn start(&self) -> io::Result<Held> {
+    async fn start(&self) -> Result<Held, String> {
+        let (mut child, record) =
+            self.spawn().map_err(|error| format!("cannot start {}: {error}", self.config.command.display()))?;
+        let Some(identity) = child.id().and_then(Identity::of) else {
+            // It was faster than we: what has ended and was not collected is no process any more.
+            let status = child.wait().await.ok();
+            self.files.remove();
+            return Err(self.ended(status));
+        };
+        let (port, mark) = (record.port, record.mark.clone());
+        self.note(Record { process: Some(identity), ..record });
+        self.port.store(port, Ordering::Release);
+        tracing::info!(variant = %self.variant, pid = identity.pid, port, "started a server");
+        Ok(Held { identity, mark, child: Some(child), since: Instant::now() })
+    }
+
+    /// Starts it, after it was written down.
+    fn spawn(&self) -> io::Result<(Child, Record)> {
         let port = match self.config.port {
             Some(port) => port,
             None => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port(),
@@ -166,11 +183,7 @@ impl Managed {
         };
         self.files.write(&record)?;
         let child = self.command(port, &mark)?.spawn()?;
-        let identity = child.id().and_then(Identity::of).ok_or_else(|| io::Error::other("it ended at once"))?;
-        self.note(Record { process: Some(identity), ..record });
-        self.port.store(port, Ordering::Release);
-        tracing::info!(variant = %self.variant, pid = identity.pid, port, "started a server");
-        Ok(Held { identity, mark, child: Some(child), since: Instant::now() })
+        Ok((child, record))
     }
 
     fn command(&self, port: u16, mark: &str) -> io::Result<Command> {
