@@ -5,6 +5,7 @@ use super::execute::Engines;
 use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
+use super::spool::Spool;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
 use crate::logic::{AgentEffect, AgentEvent, UplinkEvent};
@@ -52,6 +53,7 @@ pub(super) struct Hands {
     pub(super) broker: mqtt::Broker,
     pub(super) store: Store,
     pub(super) meters: Arc<Meters>,
+    spool: Spool,
     clients: BTreeMap<RequestId, Client>,
     attempts: BTreeMap<AttemptId, Attempt>,
     offered: BTreeMap<AttemptId, mpsc::Sender<Command>>,
@@ -67,7 +69,7 @@ impl Hands {
         links: Arc<Links>,
         network: Option<uplink::Network>,
         broker: mqtt::Broker,
-        store: Store,
+        (store, spool): (Store, Spool),
         meters: Arc<Meters>,
     ) -> Self {
         Self {
@@ -79,6 +81,7 @@ impl Hands {
             broker,
             store,
             meters,
+            spool,
             clients: BTreeMap::new(),
             attempts: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -160,6 +163,12 @@ impl Hands {
                     self.meters.publication_dropped();
                 }
             }
+            AgentEffect::Quarantined(kind) => {
+                tracing::warn!(
+                    kind = kind.name(),
+                    "the broker closes the connection for it again and again: not published for a while"
+                );
+            }
             AgentEffect::DialPeer { node, addresses, order, hello } => {
                 if let Some(network) = &self.network {
                     peers::dial(&self.tasks, &self.handle, &self.links, network, (node, addresses, order), *hello);
@@ -172,6 +181,7 @@ impl Hands {
             AgentEffect::PongPeer(node, link, pulse) => self.links.pong(&node, link, pulse),
             AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
+            AgentEffect::Spool(change) => self.spool.change(change),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
         }
     }

@@ -19,6 +19,7 @@ mod peers;
 mod remote;
 mod renewal;
 mod running;
+mod spool;
 pub mod store;
 mod uplink;
 

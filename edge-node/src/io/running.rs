@@ -12,7 +12,7 @@ use super::mqtt::{Broker, Membership};
 use super::offered::Host;
 use super::renewal::Renewal;
 use super::store::{self, Member, StoreError};
-use super::{peers, uplink};
+use super::{peers, spool, uplink};
 use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec;
 use crate::logic::{Agent, AgentConfig, AgentEvent};
@@ -133,11 +133,27 @@ impl Running {
         let host = Host { handle: handle.clone(), engines: Arc::clone(&engines) };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
+        let (spool, spooled) = spool::open(&folder, &tasks).map_err(|source| StoreError::File {
+            doing: "opening",
+            path: folder.join(spool::FILE),
+            source,
+        })?;
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
         let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
-        let hands = Hands::new(handle.clone(), tasks.clone(), engines_of, links_of, network.clone(), broker, store, meters_of);
+        let hands = Hands::new(
+            handle.clone(),
+            tasks.clone(),
+            engines_of,
+            links_of,
+            network.clone(),
+            broker,
+            (store, spool.clone()),
+            meters_of,
+        );
         let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
+        // The inbox of a driver that just began has room.
+        drop(handle.tell(AgentEvent::Spooled(spooled)).await);
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
 
@@ -153,7 +169,7 @@ impl Running {
             );
         }
         let counters = Arc::new(FrontCounters::default());
-        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
+        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership, spool });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
         let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
