@@ -182,6 +182,13 @@ impl Authority {
         &self.certificate_pem
     }
 
+    /// When its certificate ends.
+    #[must_use]
+    pub fn expires(&self) -> Option<UnixTime> {
+        let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&self.certificate_der).ok()?;
+        u64::try_from(parsed.validity().not_after.timestamp()).ok().map(UnixTime)
+    }
+
     /// SHA-256 of the certificate (DER) in hex, as join tokens carry it.
     #[must_use]
     pub fn fingerprint(&self) -> String {

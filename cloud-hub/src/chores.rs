@@ -8,6 +8,7 @@ use shared::ids::NodeId;
 use shared::units::Micros;
 use shared_net::link::Endpoint;
 use shared_net::mqtt::Mqtt;
+use shared_net::openai::KeyRing;
 use shared_net::tls::{CertClock, Identity};
 use std::error::Error;
 use std::sync::Arc;
@@ -16,6 +17,28 @@ use tokio_util::sync::CancellationToken;
 
 /// A dead clock battery then costs at most an hour of backward time.
 const EVERY: Duration = Duration::from_secs(3600);
+
+/// How often it is written down what API keys used of their day, where that changed. A crash forgets so much of it.
+const USAGE_EVERY: Duration = Duration::from_secs(1);
+
+/// Writes down what API keys used, until `stop` and once more then.
+pub(crate) async fn keep_usage(ring: KeyRing, store: Store, stop: CancellationToken) {
+    let mut kept = ring.usage();
+    loop {
+        let stopped = stop.run_until_cancelled(tokio::time::sleep(USAGE_EVERY)).await.is_none();
+        let usage = ring.usage();
+        if usage != kept {
+            let written = usage.clone();
+            match store.call(move |db| db.put_key_usage(&written)).await {
+                Ok(()) => kept = usage,
+                Err(error) => tracing::error!(error = &error as &dyn Error, "what API keys used was not written down"),
+            }
+        }
+        if stopped {
+            return;
+        }
+    }
+}
 
 /// What the chores work with.
 pub(crate) struct Chores {

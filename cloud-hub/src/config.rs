@@ -4,10 +4,12 @@
 //! every node relies on it.
 
 use crate::logic::{BadStart, Hub, HubConfig, PolicyChoice, Restored};
-use crate::store::RecordLimits;
+use crate::state::StateDir;
+use crate::store::{Db, RecordLimits};
 use serde::{Deserialize, Serialize};
 use shared::ids::NodeId;
 use shared::plan::DispatchSetting;
+use shared::policy::dispatch::SplitRules;
 use shared::units::Micros;
 use shared_net::host::LogSettings;
 use shared_net::openai::{BadFront, FrontConfig};
@@ -141,6 +143,8 @@ pub struct PolicySection {
     pub dispatch: DispatchSetting,
     /// Dispatch policy of the hub's own API.
     pub ingress_dispatch: DispatchSetting,
+    /// When a request of the hub's own API may be split over several nodes.
+    pub splits: SplitRules,
     /// When each layer's plans are made anew.
     pub timescale: PolicyChoice,
     /// Which node holds which replica.
@@ -159,6 +163,7 @@ impl Default for PolicySection {
         Self {
             dispatch: min_latency.clone(),
             ingress_dispatch: min_latency,
+            splits: SplitRules::default(),
             timescale: PolicyChoice::named("fixed"),
             placement: PolicyChoice::named("declared"),
             offload: PolicyChoice::named("all-with-replica"),
@@ -197,8 +202,8 @@ impl Config {
         if !(60..=10 * 365 * 86_400).contains(&self.certificates.node_lifetime_s) {
             return fail("certificates.node_lifetime_s", "60 seconds to ten years");
         }
-        if !(50..=600_000).contains(&self.policies.heartbeat_ms) {
-            return fail("policies.heartbeat_ms", "50 to 600000");
+        if !(20..=600_000).contains(&self.policies.heartbeat_ms) {
+            return fail("policies.heartbeat_ms", "20 to 600000");
         }
         if self.records.bytes_max < 1024 * 1024 || self.records.count_max < 100 {
             return fail("records", "at least 1 MiB and 100 records, or none of them would last");
@@ -224,13 +229,20 @@ impl Config {
     /// [`ConfigError`] names the key.
     pub fn validate_to_serve(&self) -> Result<(), ConfigError> {
         self.validate()?;
-        if !self.http.listen.ip().is_loopback() && self.http.front.api_keys_sha256.is_empty() {
+        let keys_wanted = !self.http.listen.ip().is_loopback() || self.http.front.key_required;
+        if keys_wanted && self.http.front.api_keys_sha256.is_empty() && !self.has_keys() {
             return Err(ConfigError::Front(BadFront::NoKeys));
         }
         let name = NodeId::new("cloud/hub").map_err(|error| ConfigError::Value { key: "policies", want: error.to_string() })?;
         // The core itself says whether it takes its policies; under which name it asks does not matter.
         Hub::new(self.core(&name, ""), Restored::default())?;
         Ok(())
+    }
+
+    /// Whether there is an API key in the hub's database. One that cannot be read has none.
+    fn has_keys(&self) -> bool {
+        let path = StateDir::at(&self.state).database();
+        Db::open(&path, self.records).and_then(|db| db.keys()).is_ok_and(|keys| !keys.is_empty())
     }
 
     /// What the core is told; `broker` is the address that agents are told.
@@ -242,6 +254,7 @@ impl Config {
             heartbeat: Micros::from_millis(policies.heartbeat_ms),
             dispatch: policies.dispatch,
             ingress_dispatch: policies.ingress_dispatch,
+            splits: policies.splits,
             timescale: policies.timescale,
             placement: policies.placement,
             offload: policies.offload,

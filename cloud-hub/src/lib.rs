@@ -7,6 +7,8 @@
 pub mod logic;
 
 #[cfg(feature = "io")]
+pub mod backup;
+#[cfg(feature = "io")]
 pub mod ca;
 #[cfg(feature = "io")]
 mod chores;

@@ -1,7 +1,7 @@
 //! What is started, and in which order it stops.
 
 use crate::ca::{Authority, CaError};
-use crate::chores::Chores;
+use crate::chores::{Chores, keep_usage};
 use crate::clock::UnixTime;
 use crate::config::{Config, ConfigError};
 use crate::io::admin::{self, Admin};
@@ -20,7 +20,7 @@ use shared::work::Catalogue;
 use shared_net::host::{Clock, NotStopped, StateFolder, Tasks};
 use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
 use shared_net::mqtt::{Mqtt, MqttError};
-use shared_net::openai::{BadFront, Exposure, FrontConfig, FrontCounters};
+use shared_net::openai::{BadFront, Exposure, FrontConfig, FrontCounters, KeyRing, KeySource, router_keyed};
 use shared_net::tls::{Admit, CertClock, Identity};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -179,6 +179,7 @@ struct Common {
     counters: Arc<FrontCounters>,
     inbox: Inbox,
     node_lifetime: Duration,
+    ring: KeyRing,
 }
 
 impl Ground {
@@ -189,12 +190,13 @@ impl Ground {
         let endpoint = Endpoint::bind(self.config.quic.listen, &self.identity, Admit::MembersAndJoiners, &self.wall, &secret)?;
         let (http_socket, http) = listen("the OpenAI API", self.config.http.listen).await?;
         let (admin_socket, admin) = listen("the admin API", self.config.admin.listen).await?;
+        let ring = self.ring(&db)?;
         let (store, store_thread) = Store::start(db)?;
         let (inbox, inputs) = mpsc::channel(INBOX_MAX);
         let counters = Arc::new(FrontCounters::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&counters)));
         let node_lifetime = Duration::from_secs(self.config.certificates.node_lifetime_s);
-        let common = Common { store: store.clone(), metrics, counters, inbox, node_lifetime };
+        let common = Common { store: store.clone(), metrics, counters, inbox, node_lifetime, ring };
 
         let mqtt = self.mqtt(broker, &common)?;
         let publisher = Publisher::new(mqtt.clone(), Arc::clone(&common.metrics), broker.clone());
@@ -203,6 +205,7 @@ impl Ground {
         let gate = Arc::new(self.gate(&common));
         self.work.spawn_vital("agents", links::accept(gate, endpoint.acceptor(), self.work.clone()));
         self.work.spawn("chores", self.chores(&endpoint, broker, mqtt, &store).run(self.work.cancelled()));
+        self.work.spawn("use of API keys", keep_usage(common.ring.clone(), store.clone(), self.work.cancelled()));
         let quic = endpoint.local_addr()?;
         let addresses = Addresses { quic, http, admin, broker: broker.local.clone(), pid: std::process::id() };
         // Before anybody gets an answer: who saw one may call a command, which looks here for the hub.
@@ -212,12 +215,21 @@ impl Ground {
         Ok((addresses, endpoint, store, store_thread))
     }
 
+    /// The fleet's API keys, with what they used of their day.
+    fn ring(&self, db: &Db) -> Result<KeyRing, StoreError> {
+        let ring = KeyRing::new(self.wall.clone());
+        ring.set(KeySource::Fleet, db.keys()?);
+        ring.restore(&db.key_usage()?);
+        Ok(ring)
+    }
+
     fn restored(&self, db: &Db) -> Result<Restored, StoreError> {
         Ok(Restored {
             incarnation: self.meta.incarnation,
             session_epoch: self.meta.session_epoch.0,
             nodes: db.restored_nodes()?,
             services: db.catalogue()?.iter().cloned().collect(),
+            keys: db.keys()?,
             dispatch: self.meta.dispatch.clone(),
         })
     }
@@ -244,6 +256,7 @@ impl Ground {
             tasks: self.work.clone(),
             catalogue,
             inbox: common.inbox.clone(),
+            ring: common.ring.clone(),
         })
     }
 
@@ -284,7 +297,7 @@ impl Ground {
         let ingress = HubIngress { me: self.meta.hub.clone(), catalogue, inbox: common.inbox.clone() };
         let exposure = if address.ip().is_loopback() { Exposure::Loopback } else { Exposure::Network };
         let counters = Arc::clone(&common.counters);
-        let router = shared_net::openai::router(front, exposure, ingress, Arc::clone(&counters))?;
+        let router = router_keyed(front, exposure, ingress, Arc::clone(&counters), axum::Router::new(), &common.ring)?;
         let serving = shared_net::openai::serve(socket, router, front.limits(), counters, self.front.cancelled());
         self.front.spawn_vital("OpenAI API", serving);
         Ok(())
@@ -306,6 +319,7 @@ impl Ground {
             wall: self.wall.clone(),
             address,
             metrics: common.metrics,
+            ring: common.ring,
             key_sha256: Sha256::digest(self.state.admin_key()?.as_bytes()).into(),
             local: bound.ip().is_loopback(),
         });
@@ -342,6 +356,12 @@ impl Handle {
             () = work.cancelled() => {}
             () = running.broker.failed() => {}
         }
+    }
+
+    /// Whether runtime and store still do their work: the database is read once.
+    pub async fn lives(&self) -> bool {
+        let Some(running) = &self.running else { return false };
+        running.store.call(|db| db.meta().map(drop)).await.is_ok()
     }
 
     /// Stops: clients first, then agents and core, then broker and store.

@@ -1,29 +1,31 @@
 //! What the operator can ask of the program.
 
+mod asking;
 mod joining;
+mod keys;
 
-use crate::config::{Config, ENVIRONMENT_PREFIX};
-use crate::io::store::{StoreError, http_address_of};
+use crate::config::{Config, ENVIRONMENT_PREFIX, THREADS_MAX};
+use crate::doctor;
+use crate::io::store::StoreError;
 use crate::io::{Running, StartError, capture};
 use crate::logic::NodeStatus;
 use crate::pages;
+use crate::release::{self, Upgraded};
+use asking::ask;
 use clap::{Args, Parser, Subcommand};
-use serde::de::DeserializeOwned;
 use shared::ids::RequestId;
 use shared::plan::Record;
 use shared::policy::{allocation, dispatch};
-use shared_net::host::{ConfigError, Loaded, NotStopped, Sources, StateError, init_tracing, load, shutdown_signal};
+use shared_net::host::{
+    ConfigError, Loaded, NotStopped, ServiceManager, Sources, StateError, init_tracing, load, shutdown_signal,
+};
 use shared_net::join::JoinError;
 use shared_net::say;
 use shared_net::tls::TlsError;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// Holds an API key for `status` and `explain`, where the agent wants one.
-const KEY_VARIABLE: &str = "TIDEGATE_API_KEY";
-/// How long a running agent may take to answer a question about itself.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+use tokio_util::sync::CancellationToken;
 
 /// The agent of a Tidegate fleet: answers the applications beside it, here or where it is best, hub or no hub.
 #[derive(Debug, Parser)]
@@ -74,6 +76,29 @@ enum Command {
         #[command(flatten)]
         settings: Settings,
     },
+    /// Change who may ask this node: API keys beside those of the fleet
+    Key {
+        #[command(subcommand)]
+        command: keys::KeyCommand,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Install another release beside the present one; the next start runs it, and takes it back if it does not work
+    Upgrade {
+        /// An archive of a release, its unpacked folder, or a program file
+        from: PathBuf,
+        /// Where releases are installed
+        #[arg(long, value_name = "FOLDER", default_value = "/opt/tidegate")]
+        root: PathBuf,
+    },
+    /// Look at everything that the agent stands on, and say what to do about what is wrong
+    Doctor {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
     /// Check or show the configuration
     Config {
         #[command(subcommand)]
@@ -106,16 +131,16 @@ enum ConfigCommand {
 #[derive(Debug, Args)]
 struct Settings {
     /// A TOML file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// State folder (key `state`)
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, global = true, value_name = "FOLDER")]
     state: Option<PathBuf>,
     /// Address of the HTTP API (key `http.listen`)
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, global = true, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// Any other key, such as `--set tier=cloud`
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 
@@ -172,9 +197,18 @@ pub enum CommandError {
     /// The agent answered with an error.
     #[error("the agent says: {0}")]
     Answer(String),
+    /// The release was not installed.
+    #[error("nothing was changed")]
+    Release(#[from] release::ReleaseError),
+    /// Something is wrong; all that is known of it is printed.
+    #[error("{0} checks failed; the line below each says what to do")]
+    Unwell(usize),
     /// The capture does not replay.
     #[error(transparent)]
     Replay(#[from] capture::CaptureError),
+    /// A key cannot be made, or is none.
+    #[error("{0}")]
+    Key(String),
     /// The answer cannot be shown.
     #[error("showing the answer as JSON")]
     Json(#[from] serde_json::Error),
@@ -203,7 +237,8 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
             config.validate()?;
             size_threads(&config)?;
             init_tracing(&config.log)?;
-            wait(run_agent(config, capture, &settings.arguments()))
+            let threads = config.threads;
+            wait_with(threads, run_agent(config, capture, &settings.arguments()))
         }
         Command::Status { json, settings } => {
             let status: NodeStatus = wait(ask(&settings.load()?.value, "status"))?;
@@ -213,9 +248,19 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
             let record: Record = wait(ask(&settings.load()?.value, &format!("requests/{request}")))?;
             show(json, &record, pages::explain(&record))
         }
+        Command::Key { command, settings } => keys::run(&settings.load()?.value.state, command),
+        Command::Upgrade { from, root } => {
+            match release::upgrade(&from, &root)? {
+                Upgraded::Installed(hash) => say!("{hash} is installed; to run it: systemctl restart tidegate-agent"),
+                Upgraded::Already(hash) => say!("{hash} is the present release already"),
+            }
+            Ok(())
+        }
+        Command::Doctor { json, settings } => wait(diagnose(json, &settings)),
         Command::Config { what: ConfigCommand::Check { settings } } => {
             let config = settings.load()?.value;
             config.validate()?;
+            config.check_keys(keys::are_elsewhere(&config.state)?)?;
             config.check_files()?;
             say!("the configuration is good");
             Ok(())
@@ -239,8 +284,21 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
 
 /// The runtime begins only here: before it, the process has one thread, and its environment may still be changed.
 fn wait<T>(command: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::Signals)?;
-    runtime.block_on(command)
+    wait_with(NonZero::<u32>::MIN, command)
+}
+
+/// The same with so many threads. One needs no other to wake up for each step of a request: on a board that is a third of the time
+/// that a request takes here, and some memory.
+fn wait_with<T>(threads: NonZero<u32>, command: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
+    let mut builder = match usize::try_from(threads.get()) {
+        Ok(1) => tokio::runtime::Builder::new_current_thread(),
+        threads => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(threads.unwrap_or(THREADS_MAX));
+            builder
+        }
+    };
+    builder.enable_all().build().map_err(CommandError::Signals)?.block_on(command)
 }
 
 impl Settings {
@@ -305,37 +363,34 @@ async fn run_agent(config: Config, capture: Option<PathBuf>, arguments: &str) ->
         let state = config.state.display();
         tracing::warn!(%state, "not joined: serves alone; to join, stop it and: edge-node join TOKEN{arguments}");
     }
+    let (manager, lives) = (ServiceManager::from_environment(), || async { running.handle().look(|_, _| ()).await.is_ok() });
+    manager.ready();
     let failed = tokio::select! {
+        biased;
+        // Never ends before the rest: it only tells that the agent still decides.
+        () = manager.report(lives, CancellationToken::new()) => true,
         signal = shutdown_signal() => {
             tracing::info!(signal = signal.map_err(CommandError::Signals)?, "stopping");
             false
         }
         () = running.failed() => true,
     };
+    manager.stopping();
     running.shutdown().await?;
     if failed { Err(CommandError::Failed) } else { Ok(()) }
 }
 
-/// Asks the running agent for one of its pages.
-async fn ask<T: DeserializeOwned>(config: &Config, page: &str) -> Result<T, CommandError> {
-    drop(rustls::crypto::ring::default_provider().install_default());
-    let mut address = http_address_of(&config.state).unwrap_or(config.http.listen);
-    if address.ip().is_unspecified() {
-        address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    }
-    let url = format!("http://{address}/tidegate/v1/{page}");
-    let no_agent = |error| CommandError::NoAgent(address.to_string(), error);
-    let client = reqwest::Client::builder().no_proxy().timeout(ANSWER_MAX).build().map_err(no_agent)?;
-    let mut request = client.get(url);
-    if let Ok(key) = std::env::var(KEY_VARIABLE) {
-        request = request.bearer_auth(key);
-    }
-    let response = request.send().await.map_err(no_agent)?;
-    if response.status().is_success() {
-        return response.json().await.map_err(no_agent);
-    }
-    let body: serde_json::Value = response.json().await.map_err(no_agent)?;
-    Err(CommandError::Answer(body["error"]["message"].as_str().unwrap_or("something unreadable").to_owned()))
+/// Prints what `doctor` finds; a failed check is a failed command.
+async fn diagnose(json: bool, settings: &Settings) -> Result<(), CommandError> {
+    let checkup = match settings.load() {
+        Ok(Loaded { value, .. }) => {
+            let origin = settings.config.as_ref().map_or_else(|| "the default".to_owned(), |file| file.display().to_string());
+            doctor::examine(&value, ask(&value, "status").await.ok(), &origin).await
+        }
+        Err(error) => doctor::unreadable(&error),
+    };
+    show(json, &checkup, checkup.to_string())?;
+    if checkup.failed() == 0 { Ok(()) } else { Err(CommandError::Unwell(checkup.failed())) }
 }
 
 fn show<T: serde::Serialize>(json: bool, value: &T, page: String) -> Result<(), CommandError> {

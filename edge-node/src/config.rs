@@ -10,17 +10,21 @@ use shared::ids::{NodeId, ServiceId};
 use shared::plan::DispatchSetting;
 use shared::policy::BadPolicy;
 use shared::policy::allocation::Allocator;
-use shared::policy::dispatch::Dispatcher;
+use shared::policy::dispatch::{Dispatcher, SplitRules};
 use shared::units::{Bytes, Quality};
 use shared::work::{BadCatalogue, Catalogue, Service, Variant};
 use shared_net::host::LogSettings;
 use shared_net::openai::{BadFront, Exposure, FrontConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZero;
 use std::path::PathBuf;
 
 /// Start of the names of environment variables: `TIDEGATE_EDGE__HTTP__LISTEN` sets `http.listen`.
 pub const ENVIRONMENT_PREFIX: &str = "TIDEGATE_EDGE";
+
+/// Most threads that carry requests. More than this many would only wake each other up.
+pub const THREADS_MAX: usize = 256;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +55,9 @@ pub struct Config {
     pub services: Vec<Service>,
     /// How the agent decides.
     pub policies: PolicySection,
+    /// Threads that carry requests to and fro. One carries thousands a second, and each with the least delay; more are for a server
+    /// that is a gateway to many. Models compute on threads of their own.
+    pub threads: NonZero<u32>,
     /// The log.
     pub log: LogSettings,
 }
@@ -70,6 +77,7 @@ impl Default for Config {
             engines: Vec::new(),
             services: Vec::new(),
             policies: PolicySection::default(),
+            threads: NonZero::<u32>::MIN,
             log: LogSettings::default(),
         }
     }
@@ -147,6 +155,8 @@ pub struct PeerSection {
 pub struct PolicySection {
     /// Where each request runs, until a plan of the hub names another policy.
     pub dispatch: DispatchSetting,
+    /// When a request may be split over several nodes, whichever policy dispatches.
+    pub splits: SplitRules,
     /// How the node is divided among its replicas.
     pub allocation: DispatchSetting,
 }
@@ -154,7 +164,7 @@ pub struct PolicySection {
 impl Default for PolicySection {
     fn default() -> Self {
         let named = |policy: &str| DispatchSetting { policy: policy.to_owned(), config: serde_json::Value::Null };
-        Self { dispatch: named("min-latency"), allocation: named("equal") }
+        Self { dispatch: named("min-latency"), splits: SplitRules::default(), allocation: named("equal") }
     }
 }
 
@@ -173,6 +183,9 @@ pub enum BadConfig {
     /// The front cannot start.
     #[error("`http.front`: {0}")]
     Front(#[from] BadFront),
+    /// No machine needs so many.
+    #[error("`threads`: want 1 to {THREADS_MAX}")]
+    Threads,
     /// Two engines serve the same.
     #[error("`engines`: `{0}` is served by two engines: give each a variant of its own")]
     EngineTwice(shared::ids::VariantId),
@@ -196,14 +209,27 @@ impl Config {
         Dispatcher::new(&self.policies.dispatch)?;
         Allocator::named(&self.policies.allocation.policy, self.policies.allocation.config.clone())?;
         self.http.front.validate()?;
-        if self.http.exposure() == Exposure::Network && self.http.front.api_keys_sha256.is_empty() {
-            return Err(BadFront::NoKeys.into());
+        if usize::try_from(self.threads.get()).map_or(true, |threads| threads > THREADS_MAX) {
+            return Err(BadConfig::Threads);
         }
         let mut variants = BTreeSet::new();
         if let Some(twice) = self.engines.iter().find(|engine| !variants.insert(engine.variant())) {
             return Err(BadConfig::EngineTwice(twice.variant().clone()));
         }
         self.catalogue().map(|_| ())
+    }
+
+    /// Checks that the listener may open. `others` says whether there are API keys beside the configuration, or may be: of the node, or of
+    /// the fleet that it has joined.
+    ///
+    /// # Errors
+    /// [`BadConfig::Front`].
+    pub fn check_keys(&self, others: bool) -> Result<(), BadConfig> {
+        let wanted = self.http.exposure() == Exposure::Network || self.http.front.key_required;
+        if wanted && !others && self.http.front.api_keys_sha256.is_empty() {
+            return Err(BadFront::NoKeys.into());
+        }
+        Ok(())
     }
 
     /// Checks that the files which engines need are there. An agent starts without them all the same, and says so: other nodes
@@ -244,7 +270,7 @@ fn unrated(engine: &EngineConfig) -> Option<Variant> {
         context: engine.context(),
         memory: Bytes(0),
         quality: Quality::new(0.5).ok()?,
-        quality_source: "not rated".to_owned(),
+        quality_source: Variant::NOT_RATED.to_owned(),
     })
 }
 
@@ -334,7 +360,9 @@ mod tests {
         }
         let bad = loaded("[policies.dispatch]\npolicy = \"no-such\"").expect("read").validate().expect_err("unknown policy");
         assert!(bad.to_string().contains("min-latency"), "{bad}");
-        let bad = loaded("[http]\nlisten = \"0.0.0.0:80\"").expect("read").validate().expect_err("no keys");
+        let open = loaded("[http]\nlisten = \"0.0.0.0:80\"").expect("read");
+        open.check_keys(true).expect("keys come from elsewhere");
+        let bad = open.check_keys(false).expect_err("no keys");
         assert!(bad.to_string().contains("api_keys_sha256"), "{bad}");
     }
 }

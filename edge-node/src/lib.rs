@@ -9,6 +9,8 @@ pub mod commands;
 #[cfg(feature = "io")]
 pub mod config;
 #[cfg(feature = "io")]
+mod doctor;
+#[cfg(feature = "io")]
 pub mod exec;
 #[cfg(feature = "io")]
 pub mod io;
@@ -19,3 +21,5 @@ mod net;
 pub mod pages;
 #[cfg(feature = "io")]
 pub mod probe;
+#[cfg(feature = "io")]
+pub mod release;

@@ -93,8 +93,9 @@ fn replicas(status: &NodeStatus) -> Option<String> {
         };
         let rate = |rate: Option<f64>| rate.map_or_else(|| "not measured".to_owned(), |rate| format!("{rate:.0} tok/s"));
         let load = &replica.load;
+        let part = replica.layers.filter(|held| !held.range.is_whole());
         table.add_row([
-            replica.variant.to_string(),
+            part.map_or_else(|| replica.variant.to_string(), |held| format!("{}\nlayers {}", replica.variant, held.range)),
             lower(&replica.engine),
             state,
             format!("{}/{}", load.active, load.slots),
@@ -214,12 +215,22 @@ fn decision(decision: &Decision) -> Vec<String> {
 }
 
 fn place(candidate: &Candidate) -> String {
-    let way = match candidate.hop {
+    let Some((first, later)) = candidate.stages().split_first() else {
+        return format!("{} on {} ({})", candidate.variant, candidate.node, way(candidate.hop));
+    };
+    let mut text = format!("{} split: layers {} on {} ({})", candidate.variant, first.layers, first.node, way(first.hop));
+    for stage in later {
+        text += &format!(", then {} on {} ({})", stage.layers, stage.node, way(stage.hop));
+    }
+    text
+}
+
+const fn way(hop: Hop) -> &'static str {
+    match hop {
         Hop::Local => "here",
         Hop::Direct => "directly",
         Hop::Relay => "through the hub",
-    };
-    format!("{} on {} ({way})", candidate.variant, candidate.node)
+    }
 }
 
 fn chosen(attempt: &AttemptRecord) -> Vec<String> {
@@ -268,7 +279,9 @@ fn rejected(decision: &Decision) -> Option<String> {
     let mut table = table(["rejected", "reason"]);
     for candidate in &decision.rejected {
         let reason = format!("{}: {}", candidate.reason.code(), candidate.reason);
-        table.add_row([format!("{} on {}", candidate.variant, candidate.node), reason]);
+        let nodes: Vec<_> = candidate.stages.iter().map(ToString::to_string).collect();
+        let split = if nodes.is_empty() { String::new() } else { format!(" in the split {}", nodes.join(" + ")) };
+        table.add_row([format!("{} on {}{split}", candidate.variant, candidate.node), reason]);
     }
     let shown = decision.rejected.len();
     let all: usize = decision.counts.values().map(|count| usize::try_from(*count).unwrap_or(usize::MAX)).sum();
@@ -330,7 +343,7 @@ mod tests {
     fn an_explanation_names_the_chosen_the_others_and_the_reasons() {
         let request = RequestId(7);
         let decision = Decision {
-            attempt: AttemptId { request, number: 0 },
+            attempt: AttemptId::new(request, 0),
             at: Moment(0),
             policy: "min-latency".to_owned(),
             verdict: Verdict::Assign(choice("lab/b", 120)),
@@ -338,6 +351,7 @@ mod tests {
             rejected: vec![Rejected {
                 node: node("lab/d"),
                 variant: VariantId::new("small").expect("good"),
+                stages: Vec::new(),
                 reason: Reason::Stale { age: Micros::from_secs(20) },
             }],
             counts: [("stale".to_owned(), 1)].into(),

@@ -75,6 +75,7 @@ fn granted(edge: &str, target: &str, address: &str) -> Persisted {
         variant: VariantId::new("small").expect("good"),
         share: Fraction::new(1.0).expect("good"),
         open_max: 8,
+        stages: Vec::new(),
     };
     let row = OffloadRow { edge: node(edge), service: ServiceId::new("assistant").expect("good"), targets: vec![target_row] };
     let plan = Plan {

@@ -116,6 +116,11 @@ name!(
     VariantId, "variant name", 1, ".:"
 );
 
+name!(
+    /// An API key, as operators call it, such as `kiosk-7` or `team/app`.
+    KeyName, "key name", 1, ".:"
+);
+
 impl NodeId {
     /// The site (or region) where the node stands: its path without the last name.
     #[must_use]
@@ -212,11 +217,34 @@ pub struct AttemptId {
     pub request: RequestId,
     /// 0 for the first try.
     pub number: u16,
+    /// Which part of a try that several nodes serve one after the other; 0 for the first part and for a whole.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub stage: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_first(stage: &u8) -> bool {
+    *stage == 0
+}
+
+impl AttemptId {
+    /// A try as its ingress knows it.
+    #[must_use]
+    pub const fn new(request: RequestId, number: u16) -> Self {
+        Self { request, number, stage: 0 }
+    }
+
+    /// The same try at its part `stage`.
+    #[must_use]
+    pub const fn at_stage(self, stage: u8) -> Self {
+        Self { stage, ..self }
+    }
 }
 
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}", self.request, self.number)
+        write!(f, "{}#{}", self.request, self.number)?;
+        if self.stage > 0 { write!(f, "/{}", self.stage) } else { Ok(()) }
     }
 }
 

@@ -189,16 +189,94 @@ class Checks:
         want(time.monotonic() - start < 20, "the next request waited for a stream that nobody reads")
 
 
+# A picture of one pixel.
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+TOOL = {
+    "type": "function",
+    "function": {"name": "tide_at", "parameters": {"type": "object", "properties": {"place": {"type": "string"}}}},
+}
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {"name": "tide", "schema": {"type": "object", "properties": {"tide": {"type": "string"}}}},
+}
+
+
+class CapabilityChecks:
+    """What only some variants can do. The model behind them answers from a script."""
+
+    def __init__(self, client, model, lacking):
+        self.client, self.model, self.lacking = client, model, lacking
+
+    def chat(self, content=PROMPT, **more):
+        options = {"model": self.model, "messages": [{"role": "user", "content": content}], "max_tokens": 12}
+        return self.client.chat.completions.create(**{**options, **more})
+
+    def pictured(self, model):
+        parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": PIXEL}}]
+        return self.chat(content=parts, model=model)
+
+    def a_tool_is_called(self):
+        choice = self.chat(tools=[TOOL]).choices[0]
+        want(choice.finish_reason == "tool_calls", f"finish reason {choice.finish_reason}")
+        call = choice.message.tool_calls[0]
+        want(call.function.name == "tide_at" and call.function.arguments == '{"place":"pier"}', f"call {call}")
+        turn = [
+            {"role": "user", "content": PROMPT},
+            choice.message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": "high"},
+        ]
+        want(self.chat(messages=turn).choices[0].message.content == "aye", "no answer to the tool's")
+
+    def a_tool_call_streams(self):
+        name, arguments, reasons = "", "", []
+        for chunk in self.chat(tools=[TOOL], stream=True):
+            for choice in chunk.choices:
+                reasons.append(choice.finish_reason)
+                for call in choice.delta.tool_calls or []:
+                    name += call.function.name or ""
+                    arguments += call.function.arguments or ""
+        want(name == "tide_at" and arguments == '{"place":"pier"}', f"{name}({arguments})")
+        want(reasons[-1] == "tool_calls", f"finish reasons {reasons}")
+
+    def an_object_of_a_schema_is_given(self):
+        want(self.chat(response_format=SCHEMA).choices[0].message.content == '{"tide":"high"}', "another object")
+
+    def a_picture_is_shown(self):
+        want(self.pictured(self.model).choices[0].message.content == "aye", "no answer")
+
+    def vectors_are_given(self):
+        answer = self.client.embeddings.create(model=self.model, input=["tide", "the gate"], encoding_format="float")
+        want([vector.embedding for vector in answer.data] == [[4, 0.5, -0.25], [8, 0.5, -0.25]], f"vectors {answer.data}")
+        want([vector.index for vector in answer.data] == [0, 1] and answer.usage.prompt_tokens == 5, f"{answer.usage}")
+        want(len(self.client.embeddings.create(model=self.model, input="tide").data) == 1, "one text, one vector")
+
+    def what_a_variant_lacks_is_refused_by_name(self):
+        for capability, call in [
+            ("tools", lambda: self.chat(tools=[TOOL], model=self.lacking)),
+            ("json_schema", lambda: self.chat(response_format=SCHEMA, model=self.lacking)),
+            ("vision", lambda: self.pictured(self.lacking)),
+            ("embeddings", lambda: self.client.embeddings.create(model=self.lacking, input="tide")),
+        ]:
+            error = raised(openai.BadRequestError, call)
+            want(error.code == "unsupported_parameter" and f"`{capability}`" in error.message, f"{error.code} {error.message}")
+            want("able" in error.message, f"who has it is not named: {error.message}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base-url", required=True, help="such as http://127.0.0.1:8080/v1")
     parser.add_argument("--api-key", default="none", help="any text on a loopback listener without keys")
     parser.add_argument("--model", default="assistant", help="service, alias or variant to ask for")
     parser.add_argument("--expect-key", action="store_true", help="also check that a wrong key is refused")
+    parser.add_argument("--lacking", help="check capabilities: `--model` has them, and this one lacks them")
     options = parser.parse_args()
     client = openai.OpenAI(base_url=options.base_url, api_key=options.api_key, max_retries=0, timeout=120)
-    checks = Checks(client, options.model, options.expect_key)
-    names = [name for name in vars(Checks) if not name.startswith("_") and name not in ("chat", "completion")]
+    if options.lacking:
+        checks = CapabilityChecks(client, options.model, options.lacking)
+    else:
+        checks = Checks(client, options.model, options.expect_key)
+    aids = ("chat", "completion", "pictured")
+    names = [name for name in vars(type(checks)) if not name.startswith("_") and name not in aids]
     for name in names:
         start = time.monotonic()
         try:

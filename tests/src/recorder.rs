@@ -1,5 +1,6 @@
 //! An upstream that keeps everything it is sent: what reached an engine can then be searched.
 
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,8 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Largest request that is kept; stories send short ones.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// A server of the OpenAI API that answers every prompt with one word.
+/// A server of the OpenAI API that answers every prompt with one word: a call of the first tool where tools are offered, an object where
+/// an object is wanted, and vectors where vectors are.
 #[derive(Debug)]
 pub struct Recorder {
     address: SocketAddr,
@@ -44,6 +46,12 @@ impl Recorder {
         )
     }
 
+    /// The same, declaring capabilities.
+    #[must_use]
+    pub fn engine_with(&self, variant: &str, capabilities: &[&str]) -> String {
+        format!("{}capabilities = {capabilities:?}\n", self.engine(variant))
+    }
+
     /// Whether this text was ever sent here.
     #[must_use]
     pub fn heard(&self, text: &str) -> bool {
@@ -71,13 +79,44 @@ async fn answer(mut stream: TcpStream, heard: &Mutex<Vec<u8>>) -> std::io::Resul
     let (kind, body) = if request.starts_with(b"GET") {
         ("application/json", r#"{"object":"list","data":[{"id":"recorded","object":"model"}]}"#.to_owned())
     } else {
-        let word = r#"{"choices":[{"index":0,"delta":{"content":"aye"},"finish_reason":"stop"}]}"#;
-        let usage = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
-        ("text/event-stream", format!("data: {word}\n\ndata: {usage}\n\ndata: [DONE]\n\n"))
+        said(&request)
     };
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     stream.write_all(format!("{head}{body}").as_bytes()).await?;
     stream.shutdown().await
+}
+
+/// What is said to a request: its kind, and its body.
+fn said(request: &[u8]) -> (&'static str, String) {
+    let body = request.windows(4).position(|four| four == b"\r\n\r\n").map_or(request.len(), |end| end + 4);
+    let asked: Value = serde_json::from_slice(&request[body..]).unwrap_or_default();
+    if let Some(texts) = asked["input"].as_array() {
+        let vector = |(index, text): (usize, &Value)| {
+            let length = text.as_str().map_or(0, str::len);
+            json!({"object": "embedding", "index": index, "embedding": [length, 0.5, -0.25]})
+        };
+        let data: Vec<Value> = texts.iter().enumerate().map(vector).collect();
+        let answer =
+            json!({"object": "list", "data": data, "model": "recorded", "usage": {"prompt_tokens": 5, "total_tokens": 5}});
+        return ("application/json", answer.to_string());
+    }
+    let deltas = match &asked["tools"][0]["function"]["name"] {
+        Value::String(name) => {
+            let part = |function: Value| json!({"tool_calls": [{"index": 0, "function": function}]});
+            let mut first = part(json!({"name": name, "arguments": ""}));
+            first["tool_calls"][0]["id"] = json!("call-1");
+            first["tool_calls"][0]["type"] = json!("function");
+            vec![first, part(json!({"arguments": "{\"place\":"})), part(json!({"arguments": "\"pier\"}"}))]
+        }
+        _ if !asked["response_format"].is_null() => vec![json!({"content": "{\"tide\":"}), json!({"content": "\"high\"}"})],
+        _ => vec![json!({"content": "aye"})],
+    };
+    let reason = if deltas.len() == 3 { "tool_calls" } else { "stop" };
+    let mut events: Vec<Value> = deltas.into_iter().map(|delta| json!({"choices": [{"index": 0, "delta": delta}]})).collect();
+    events.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
+    events.push(json!({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}));
+    let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    ("text/event-stream", format!("{events}data: [DONE]\n\n"))
 }
 
 fn is_whole(request: &[u8]) -> bool {

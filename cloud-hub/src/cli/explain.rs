@@ -7,7 +7,7 @@ use crate::store::StoredRecord;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use shared::fleet::Hop;
 use shared::ids::RequestId;
-use shared::plan::{AttemptRecord, Choice, Outcome, Record, Verdict};
+use shared::plan::{AttemptRecord, Choice, Outcome, Record, Rejected, Stage, Verdict};
 use shared::units::Micros;
 use shared_net::say;
 use std::fmt::Write;
@@ -123,7 +123,7 @@ fn tell_attempt(text: &mut String, attempt: &AttemptRecord) {
         let _ = writeln!(text, "  possible  {}", option(other));
     }
     for rejected in &decision.rejected {
-        let _ = writeln!(text, "  rejected  {} {}: {}", rejected.node, rejected.variant, rejected.reason);
+        let _ = writeln!(text, "  rejected  {}: {}", turned_down(rejected), rejected.reason);
     }
     for (code, count) in &decision.counts {
         let _ = writeln!(text, "  counted   {code}: {count}");
@@ -138,19 +138,44 @@ fn tell_attempt(text: &mut String, attempt: &AttemptRecord) {
 fn option(choice: &Choice) -> String {
     let candidate = &choice.candidate;
     let estimate = &choice.estimate;
-    let way = match candidate.hop {
-        Hop::Local => "here",
-        Hop::Direct => "directly",
-        Hop::Relay => "through the hub",
-    };
     format!(
-        "{} {} ({way}): predicted first token {}, total {}, quality {:.3}",
+        "{} {} ({}){}: predicted first token {}, total {}, quality {:.3}",
         candidate.node,
         candidate.variant,
+        way(candidate.hop),
+        stages(candidate.stages()),
         estimate.first_token,
         estimate.total,
         estimate.quality.get()
     )
+}
+
+const fn way(hop: Hop) -> &'static str {
+    match hop {
+        Hop::Local => "here",
+        Hop::Direct => "directly",
+        Hop::Relay => "through the hub",
+    }
+}
+
+/// The stages of a split, each with its layers and how it is reached from the one before.
+fn stages(stages: &[Stage]) -> String {
+    let Some((first, later)) = stages.split_first() else { return String::new() };
+    let mut text = format!(" layers {}", first.layers);
+    for stage in later {
+        let _ = write!(text, ", then {} ({}) layers {}", stage.node, way(stage.hop), stage.layers);
+    }
+    text
+}
+
+/// Who was rejected; of a split, all of its nodes, with the one that stood in the way.
+fn turned_down(rejected: &Rejected) -> String {
+    let who = format!("{} {}", rejected.node, rejected.variant);
+    if rejected.stages.is_empty() {
+        return who;
+    }
+    let nodes: Vec<_> = rejected.stages.iter().map(ToString::to_string).collect();
+    format!("{who} in the split {}", nodes.join(" + "))
 }
 
 #[cfg(test)]
@@ -160,6 +185,7 @@ mod tests {
     use shared::ids::{AttemptId, NodeId, PlanEpoch, ServiceId, VariantId};
     use shared::plan::{Actual, Candidate, Decision, Finish, Reason, Rejected, Split, Usage};
     use shared::units::{Fraction, Moment, Quality, Tokens};
+    use shared::work::LayerRange;
     use shared::work::Needs;
     use std::collections::BTreeMap;
 
@@ -186,12 +212,33 @@ mod tests {
             policy: "min-latency".to_owned(),
             verdict: Verdict::Assign(Choice { candidate, estimate }),
             others: Vec::new(),
-            rejected: vec![Rejected { node: node("eu/n"), variant, reason: Reason::Busy }],
+            rejected: vec![Rejected { node: node("eu/n"), variant, stages: Vec::new(), reason: Reason::Busy }],
             counts: BTreeMap::from([("busy".to_owned(), 1)]),
             fingerprint: 1,
             grant: PlanEpoch::default(),
             age: Micros::from_millis(40),
             degraded: true,
+        }
+    }
+
+    #[test]
+    fn a_split_names_all_of_its_stages_and_the_margin_its_numbers() {
+        let mut decision = decision(AttemptId::new(RequestId(7), 0));
+        let layers = |from, to| LayerRange { from, to, of: 30 };
+        let stage = |name, hop, layers| Stage { node: node(name), hop, layers };
+        let Verdict::Assign(choice) = &mut decision.verdict else { panic!("assigned") };
+        let split = vec![stage("cloud/gpu", Hop::Relay, layers(0, 15)), stage("eu/n", Hop::Direct, layers(15, 30))];
+        choice.candidate.split = Split::Layers(split);
+        let reason = Reason::SplitMargin { split: Micros::from_millis(950), whole: Micros::from_millis(900) };
+        let variant = choice.candidate.variant.clone();
+        decision.rejected = vec![Rejected { node: node("eu/n"), variant, stages: vec![node("eu/n"), node("eu/m")], reason }];
+        let mut told = String::new();
+        tell_attempt(&mut told, &AttemptRecord { decision, actual: Actual::default(), outcome: None });
+        for part in [
+            "cloud/gpu tiny (through the hub) layers 0..15 of 30, then eu/n (directly) layers 15..30 of 30: predicted",
+            "rejected  eu/n tiny in the split eu/n + eu/m: split predicted 950 ms, whole 900 ms",
+        ] {
+            assert!(told.contains(part), "no `{part}` in:\n{told}");
         }
     }
 
@@ -203,7 +250,7 @@ mod tests {
             Actual { first_token: Some(Micros::from_millis(150)), total: Micros::from_millis(800), usage, ..Actual::default() };
         let outcome = Outcome::Answered(Finish::Stop);
         let attempt = AttemptRecord {
-            decision: decision(AttemptId { request, number: 0 }),
+            decision: decision(AttemptId::new(request, 0)),
             actual: actual.clone(),
             outcome: Some(outcome.clone()),
         };

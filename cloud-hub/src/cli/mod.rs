@@ -1,7 +1,10 @@
 //! The commands. They speak to the running hub through its admin API; where that makes sense they work on the state folder
 //! itself while no hub runs. Nothing is decided here.
 
+mod copies;
+mod doctor;
 mod explain;
+mod key;
 mod nodes;
 mod reach;
 mod serve;
@@ -73,6 +76,11 @@ enum Command {
         #[command(subcommand)]
         action: service::ServiceAction,
     },
+    /// Changes who may ask: API keys of the whole fleet.
+    Key {
+        #[command(subcommand)]
+        action: key::KeyAction,
+    },
     /// Throws a node out: its certificates are no longer good.
     Revoke {
         /// Which.
@@ -102,6 +110,22 @@ enum Command {
         /// As JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Looks at everything that the hub stands on, and says what to do about what is wrong.
+    Doctor {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes the whole hub to one file, while it runs: database, authority, keys.
+    Backup {
+        /// A new file. Whoever reads it can pose as the hub.
+        file: PathBuf,
+    },
+    /// Makes a fresh state folder from a backup.
+    Restore {
+        /// What `backup` wrote.
+        file: PathBuf,
     },
     /// Looks at the configuration.
     Config {
@@ -155,6 +179,12 @@ pub enum CliError {
     /// The hub, or its state, did not do what was asked.
     #[error(transparent)]
     Reach(#[from] ReachError),
+    /// There is no backup, or none was put back.
+    #[error(transparent)]
+    Backup(#[from] crate::backup::BackupError),
+    /// Something is wrong; all that is known of it is printed.
+    #[error("{0} checks failed; the line below each says what to do")]
+    Unwell(usize),
     /// The log cannot be started.
     #[error("starting the log")]
     Log(#[from] shared_net::host::LogError),
@@ -206,10 +236,14 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Serve(serve) => serve.run(place.load(serve.flags())?.value).await,
         Command::Nodes { json } => nodes::list(&plain()?, json).await,
         Command::Service { action } => action.run(&plain()?).await,
+        Command::Key { action } => action.run(&plain()?).await,
         Command::Revoke { node } => nodes::revoke(&plain()?, node).await,
         Command::Drain { node, undo } => nodes::drain(&plain()?, node, !undo).await,
         Command::Records { last, json } => explain::records(&plain()?, last, json).await,
         Command::Explain { request, json } => explain::explain(&plain()?, request, json).await,
+        Command::Doctor { json } => doctor::diagnose(place, json).await,
+        Command::Backup { file } => copies::back_up(&plain()?, &file),
+        Command::Restore { file } => copies::restore(&plain()?, &file),
         Command::Config { action } => show_config(&place.load(Vec::new())?, &action),
         Command::Policies => {
             say!("{}", nodes::policies().trim_end());

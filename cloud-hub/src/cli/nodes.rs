@@ -4,7 +4,7 @@ use super::CliError;
 use super::reach::Reach;
 use crate::clock::UnixTime;
 use crate::config::Config;
-use crate::logic::NodeRow;
+use crate::logic::{NodeRow, ReplicaRow};
 use crate::store::{Certified, NodeRow as Registered};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use shared::fleet::Transport;
@@ -42,14 +42,37 @@ fn left(expires: Option<UnixTime>) -> String {
     }
 }
 
+fn replica(row: &ReplicaRow) -> String {
+    let part = row.layers.filter(|layers| !layers.is_whole()).map(|layers| format!(", layers {layers}")).unwrap_or_default();
+    format!("{} {}/{}{part}", row.variant, row.load.active, row.load.slots)
+}
+
+/// Version and hash of what really runs, which after an upgrade is not always what was installed.
+fn binary(row: &NodeRow) -> String {
+    let Some(inventory) = &row.inventory else { return String::new() };
+    let hash: String = inventory.binary_sha256.chars().take(12).collect();
+    format!("{} {hash}", inventory.version)
+}
+
 fn live(rows: &[Certified<NodeRow>]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
-    table.set_header(["node", "tier", "state", "heard", "rtt", "over", "replicas", "labels", "cert left", "last fault"]);
+    table.set_header([
+        "node",
+        "tier",
+        "state",
+        "heard",
+        "rtt",
+        "over",
+        "replicas",
+        "labels",
+        "cert left",
+        "binary",
+        "last fault",
+    ]);
     for Certified { node: row, certificate_expires } in rows {
         let state = if row.revoked { "revoked".to_owned() } else { format!("{:?}", row.state).to_lowercase() };
-        let replicas: Vec<String> =
-            row.replicas.iter().map(|one| format!("{} {}/{}", one.variant, one.load.active, one.load.slots)).collect();
+        let replicas: Vec<_> = row.replicas.iter().map(replica).collect();
         table.add_row([
             row.node.to_string(),
             row.tier.map_or_else(|| "–".to_owned(), |tier| format!("{tier:?}").to_lowercase()),
@@ -60,6 +83,7 @@ fn live(rows: &[Certified<NodeRow>]) -> Table {
             replicas.join("\n"),
             labels(&row.labels),
             left(*certificate_expires),
+            binary(row),
             row.last_fault.clone().unwrap_or_default(),
         ]);
     }

@@ -3,7 +3,7 @@
 use crate::ca::Authority;
 use crate::clock::UnixTime;
 use crate::config::Config;
-use crate::io::api::{Catalogued, DrainOrder, RevokeOrder, TokenMade};
+use crate::io::api::{Catalogued, DrainOrder, KeyMade, KeyOrder, KeyRow, RevokeOrder, TokenMade};
 use crate::join::{TokenOrder, make_token};
 use crate::logic::NodeRow;
 use crate::state::{StateDir, StateError};
@@ -11,7 +11,7 @@ use crate::store::{CatalogueError, Certified, Db, NodeRow as Registered, StoreEr
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shared::ids::{NodeId, RequestId, ServiceId};
+use shared::ids::{KeyName, NodeId, RequestId, ServiceId};
 use shared::work::{Catalogue, Service};
 use shared_net::host::{StateError as LockError, StateFolder};
 use shared_net::tls::CertClock;
@@ -128,6 +128,42 @@ impl Reach {
             Self::Stopped(state) => match state.db.remove_service(id)? {
                 Some(_) => Ok(()),
                 None => Err(ReachError::Refused(format!("there is no service `{id}`"))),
+            },
+        }
+    }
+
+    pub(super) async fn keys(&mut self) -> Result<Vec<KeyRow>, ReachError> {
+        match self {
+            Self::Running(hub) => hub.get("keys").await,
+            Self::Stopped(state) => Ok(state.db.keys()?.into_iter().map(KeyRow::from).collect()),
+        }
+    }
+
+    /// The secret of a new key.
+    pub(super) async fn add_key(&mut self, order: KeyOrder) -> Result<String, ReachError> {
+        match self {
+            Self::Running(hub) => Ok(hub.send::<KeyMade>(Method::POST, "keys", Some(&order)).await?.key),
+            Self::Stopped(state) => {
+                let (key, secret) = order.make(state.now).map_err(ReachError::Refused)?;
+                if state.db.add_key(&key)? {
+                    return Ok(secret);
+                }
+                Err(ReachError::Refused(format!(
+                    "there is a key `{}` already: revoke it first, or choose another name",
+                    key.name
+                )))
+            }
+        }
+    }
+
+    pub(super) async fn revoke_key(&mut self, name: &KeyName) -> Result<(), ReachError> {
+        match self {
+            Self::Running(hub) => {
+                hub.send::<serde_json::Value>(Method::DELETE, &format!("keys/{name}"), None::<&()>).await.map(drop)
+            }
+            Self::Stopped(state) => match state.db.revoke_key(name)? {
+                true => Ok(()),
+                false => Err(ReachError::Refused(format!("no key is called `{name}`"))),
             },
         }
     }

@@ -3,8 +3,9 @@
 use super::CliError;
 use crate::config::Config;
 use clap::Args;
-use shared_net::host::{init_tracing, shutdown_signal, try_say};
+use shared_net::host::{ServiceManager, init_tracing, shutdown_signal, try_say};
 use std::net::SocketAddr;
+use tokio_util::sync::CancellationToken;
 
 /// Flags for the values that are changed most; every other key by `--set`.
 #[derive(Debug, Args)]
@@ -43,11 +44,17 @@ impl ServeArguments {
         if let Err(error) = try_say(format_args!("{text}")) {
             tracing::warn!(%error, "standard output cannot be written to");
         }
+        let (manager, lives) = (ServiceManager::from_environment(), || hub.lives());
+        manager.ready();
         let ended = tokio::select! {
+            biased;
+            // Never ends before the rest: it only tells that the hub still works.
+            () = manager.report(lives, CancellationToken::new()) => "the end of time",
             signal = shutdown_signal() => signal.map_err(|source| CliError::Io { doing: "waiting for signals".to_owned(), source })?,
             () = hub.failed() => "a failed task",
         };
         tracing::info!(because = ended, "stopping");
+        manager.stopping();
         hub.shutdown().await?;
         Ok(())
     }

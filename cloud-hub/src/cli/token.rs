@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::join::TokenOrder;
 use clap::Args;
 use shared::ids::ScopeId;
+use shared_net::host::parse_span;
 use shared_net::say;
 use std::collections::BTreeMap;
 
@@ -45,34 +46,12 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Seconds of a text such as `90s`, `15m`, `1h` or `7d`.
-fn parse_span(text: &str) -> Result<u64, String> {
-    let want = || "want a number with `s`, `m`, `h` or `d`, such as `1h`".to_owned();
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(want)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return Err(want()),
-    };
-    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).ok_or_else(want)? {
-        0 => Err("want at least one second, or nobody could join with it".to_owned()),
-        seconds => Ok(seconds),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn spans_and_labels() {
-        assert_eq!(parse_span("90s"), Ok(90));
-        assert_eq!(parse_span("7d"), Ok(604_800));
-        for bad in ["", "h", "1", "-1h", "1w", "1é", "99999999999999999999d", "9999999999999999d", "0s", "0d"] {
-            assert!(parse_span(bad).is_err(), "{bad}");
-        }
+    fn labels() {
         assert!(parse_label("=x").is_err() && parse_label("gpu").is_err());
         assert_eq!(parse_label("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
     }

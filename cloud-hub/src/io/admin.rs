@@ -1,6 +1,8 @@
 //! The admin API: what operators and their tools ask. Loopback by default; every call needs the admin key.
 
-use super::api::{Catalogued, Description, Done, DrainOrder, Problem, RevokeOrder, TokenMade, TokenOrderSchema};
+use super::api::{
+    Catalogued, Description, Done, DrainOrder, KeyMade, KeyOrder, KeyRow, Problem, RevokeOrder, TokenMade, TokenOrderSchema,
+};
 use super::input::{Inbox, Input};
 use super::metrics::Metrics;
 use crate::ca::Authority;
@@ -18,9 +20,10 @@ use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use shared::ids::{RequestId, ServiceId};
+use shared::ids::{KeyName, RequestId, ServiceId};
 use shared::plan::DispatchSetting;
 use shared::work::{Catalogue, Service};
+use shared_net::openai::KeyRing;
 use shared_net::tls::CertClock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,6 +44,8 @@ pub(crate) struct Admin {
     pub(crate) metrics: Arc<Metrics>,
     /// SHA-256 of the admin key.
     pub(crate) key_sha256: [u8; 32],
+    /// API keys, of which some open this API too.
+    pub(crate) ring: KeyRing,
     /// Whether only this machine can connect; then metrics need no key.
     pub(crate) local: bool,
 }
@@ -73,6 +78,9 @@ pub(crate) fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/services", get(services))
         .route("/admin/v1/services", put(put_service))
         .route("/admin/v1/services/{*id}", delete(remove_service))
+        .route("/admin/v1/keys", get(keys))
+        .route("/admin/v1/keys", post(add_key))
+        .route("/admin/v1/keys/{*name}", delete(revoke_key))
         .route("/admin/v1/revoke", post(revoke))
         .route("/admin/v1/drain", post(drain))
         .route("/admin/v1/dispatch", put(set_dispatch))
@@ -102,7 +110,10 @@ async fn wrong_method() -> Failed {
 }
 
 async fn check_key(State(admin): Shared, request: Request, next: Next) -> Response {
-    if admin.knows(request.headers()) { next.run(request).await } else { no_key().into_response() }
+    match admin.knows(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
 }
 
 fn no_key() -> Failed {
@@ -113,12 +124,20 @@ fn no_key() -> Failed {
 }
 
 impl Admin {
-    /// Compares hashes, so that the time taken tells nothing about the key.
-    fn knows(&self, headers: &HeaderMap) -> bool {
+    /// Whether the admin key was sent, or an API key with the scope `admin`. Hashes are compared, so that the time taken tells nothing
+    /// about the key.
+    fn knows(&self, headers: &HeaderMap) -> Result<(), Failed> {
         let value = headers.get(header::AUTHORIZATION).map(axum::http::HeaderValue::as_bytes).unwrap_or_default();
-        let Some(key) = value.strip_prefix(b"Bearer ").filter(|key| key.len() <= 512) else { return false };
+        let key = value.strip_prefix(b"Bearer ").filter(|key| key.len() <= 512).ok_or_else(no_key)?;
         let hash: [u8; 32] = Sha256::digest(key).into();
-        hash == self.key_sha256
+        if hash == self.key_sha256 {
+            return Ok(());
+        }
+        match self.ring.admin(key) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(why)) => Err(Failed(StatusCode::FORBIDDEN, why)),
+            None => Err(no_key()),
+        }
     }
 
     async fn ask(&self, operation: AdminOperation) -> Result<AdminReply, Failed> {
@@ -205,6 +224,34 @@ pub(super) async fn put_service(State(admin): Shared, body: Bytes) -> Answer<Don
 pub(super) async fn remove_service(State(admin): Shared, Path(id): Path<String>) -> Answer<Done> {
     let id = ServiceId::new(&id).map_err(|error| Failed(StatusCode::BAD_REQUEST, error.to_string()))?;
     admin.do_it(AdminOperation::RemoveService(id)).await
+}
+
+/// All API keys, without their secrets, which are kept nowhere.
+#[utoipa::path(get, tag = "admin", path = "/admin/v1/keys", responses((status = 200, body = Vec<KeyRow>), (status = 401, body = Problem)))]
+pub(super) async fn keys(State(admin): Shared) -> Answer<Vec<KeyRow>> {
+    match admin.ask(AdminOperation::Keys).await? {
+        AdminReply::Keys(keys) => Ok(Json(keys.into_iter().map(KeyRow::from).collect())),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Makes an API key, good at the hub at once and at every agent with its next view.
+#[utoipa::path(post, tag = "admin", path = "/admin/v1/keys", request_body = KeyOrder,
+    responses((status = 200, body = KeyMade), (status = 400, body = Problem), (status = 401, body = Problem), (status = 409, body = Problem)))]
+pub(super) async fn add_key(State(admin): Shared, body: Bytes) -> Answer<KeyMade> {
+    let order: KeyOrder = parse(&body)?;
+    let made = order.make(UnixTime::now(&admin.wall));
+    let (key, secret) = made.map_err(|why| Failed(StatusCode::BAD_REQUEST, why))?;
+    admin.ask(AdminOperation::AddKey(key)).await?;
+    Ok(Json(KeyMade { key: secret }))
+}
+
+/// Makes an API key worthless, at the hub at once and at every agent with its next view.
+#[utoipa::path(delete, tag = "admin", path = "/admin/v1/keys/{name}", params(("name" = String, Path, description = "Name of the key")),
+    responses((status = 200, body = Done), (status = 401, body = Problem), (status = 404, body = Problem)))]
+pub(super) async fn revoke_key(State(admin): Shared, Path(name): Path<String>) -> Answer<Done> {
+    let name = KeyName::new(&name).map_err(|error| Failed(StatusCode::BAD_REQUEST, error.to_string()))?;
+    admin.do_it(AdminOperation::RevokeKey(name)).await
 }
 
 /// Throws a node out: its certificates are no longer good, and its connections end.
@@ -294,8 +341,8 @@ async fn describe() -> Json<impl Serialize> {
 }
 
 async fn metrics(State(admin): Shared, headers: HeaderMap) -> Result<impl IntoResponse, Failed> {
-    if !admin.local && !admin.knows(&headers) {
-        return Err(no_key());
+    if !admin.local {
+        admin.knows(&headers)?;
     }
     let rows = admin.nodes().await?;
     let counted = counters(State(Arc::clone(&admin))).await?.0;

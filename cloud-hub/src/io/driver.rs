@@ -16,6 +16,7 @@ use shared::wire::frame::{Goodbye, Hello};
 use shared::work::{Catalogue, ExecHeader};
 use shared_net::host::{Clock, Tasks};
 use shared_net::link::{Code, Link, Stream};
+use shared_net::openai::KeyRing;
 use shared_net::tls::CertClock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub(crate) struct Driver {
     pub(super) tasks: Tasks,
     pub(super) catalogue: watch::Sender<Arc<Catalogue>>,
     pub(super) links: BTreeMap<Connection, Linked>,
+    pub(super) ring: KeyRing,
     pub(super) relays: Relays,
     pub(super) clients: Clients,
     replies: BTreeMap<ReplyToken, oneshot::Sender<AdminReply>>,
@@ -64,6 +66,7 @@ pub(crate) struct Parts {
     pub(crate) tasks: Tasks,
     pub(crate) catalogue: watch::Sender<Arc<Catalogue>>,
     pub(crate) inbox: Inbox,
+    pub(crate) ring: KeyRing,
 }
 
 impl Driver {
@@ -82,6 +85,7 @@ impl Driver {
             metrics: parts.metrics,
             tasks: parts.tasks,
             catalogue: parts.catalogue,
+            ring: parts.ring,
             links: BTreeMap::new(),
             replies: BTreeMap::new(),
             next_reply: 0,

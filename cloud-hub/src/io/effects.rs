@@ -10,7 +10,7 @@ use shared::request::Effect;
 use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Pulse};
 use shared_net::link::Code;
-use shared_net::openai::Answer;
+use shared_net::openai::{Answer, KeySource};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -66,6 +66,7 @@ impl Driver {
             HubEffect::PublishPlan { node, plan } => self.publisher.plan(node, plan),
             HubEffect::ClearPlan { node, layer } => self.publisher.clear_plan(node, layer),
             HubEffect::PublishView { node, view } => self.publisher.view(&node, &view),
+            HubEffect::Keys(keys) => self.ring.set(KeySource::Fleet, keys),
             HubEffect::KickMqtt { node } => self.publisher.kick(&node),
             HubEffect::RelayOpen { stream, to } => {
                 let link = self.links.get(&to).map(|linked| linked.link.clone());
@@ -172,6 +173,8 @@ fn write_change(db: &mut Db, change: &Change, expires: UnixTime, now: UnixTime) 
             meta.clock = now;
         })?),
         Change::Dispatch(setting) => drop(db.update_meta(|meta| meta.dispatch = Some(setting.clone()))?),
+        Change::Key(key) => drop(db.add_key(key)?),
+        Change::KeyRevoked(name) => drop(db.revoke_key(name)?),
         Change::Node(node) => db.put_node(node, expires, now)?,
         Change::Service(service) => drop(db.put_service(service)?),
         Change::ServiceRemoved(id) => {

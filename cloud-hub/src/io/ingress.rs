@@ -1,9 +1,10 @@
 //! The hub as a place where clients ask: the OpenAI front's host.
 
 use super::input::{Inbox, Input};
-use shared::ids::NodeId;
+use crate::logic::{AdminOperation, AdminReply};
+use shared::ids::{NodeId, ServiceId, VariantId};
 use shared::plan::Reason;
-use shared::work::{Catalogue, Residency};
+use shared::work::{Capability, Catalogue, Residency};
 use shared_net::openai::{Answer, Ask, Ingress, Refusal};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -45,5 +46,28 @@ impl Ingress for HubIngress {
 
     fn degraded(&self) -> bool {
         false
+    }
+
+    async fn capable(&self, service: ServiceId, capability: Capability) -> Vec<VariantId> {
+        match self.look(AdminOperation::Capable(service, capability.name().to_owned())).await {
+            Some(AdminReply::Variants(variants)) => variants,
+            _ => Vec::new(),
+        }
+    }
+
+    async fn replicas_ready(&self) -> usize {
+        match self.look(AdminOperation::Ready).await {
+            Some(AdminReply::Count(count)) => count,
+            _ => 0,
+        }
+    }
+}
+
+impl HubIngress {
+    /// Asks the core; nothing when the hub is stopping.
+    async fn look(&self, operation: AdminOperation) -> Option<AdminReply> {
+        let (reply, replied) = oneshot::channel();
+        self.inbox.send(Input::Admin(operation, reply)).await.ok()?;
+        replied.await.ok()
     }
 }

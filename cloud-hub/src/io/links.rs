@@ -195,14 +195,18 @@ impl Member {
                     tracing::debug!(node = %self.node, "a node went away before its renewed certificate");
                 }
             }
-            Some(Frame::Header(header)) if self.said_hello.load(Ordering::Relaxed) && header.ingress == self.node => {
+            Some(Frame::Header(header)) if self.said_hello.load(Ordering::Relaxed) && header.sender() == Some(&self.node) => {
                 let input = Input::Relay { connection: self.connection, header, stream: Box::new(stream) };
                 // Fails only when the hub is stopping.
                 drop(self.gate.inbox.send(input).await);
             }
             _ => {
                 stream.cancel(Code::PROTOCOL);
-                self.bad_payload("stream", "want a stream to begin with hello, renew, or the header of an own request").await;
+                self.bad_payload(
+                    "stream",
+                    "want a stream to begin with hello, renew, or the header of an own request or of a later stage",
+                )
+                .await;
             }
         }
     }

@@ -199,6 +199,18 @@ impl Metrics {
         for (what, count) in [("connections", front.connections_open), ("streams", front.streams_open)] {
             open.get_or_create(&vec![("what", what.to_owned())]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        let (requests, tokens, refusals) = (Counters::default(), Counters::default(), Counters::default());
+        for (key, counts) in &front.keys {
+            let of = || vec![("key", key.clone())];
+            requests.get_or_create(&of()).inc_by(counts.requests);
+            tokens.get_or_create(&of()).inc_by(counts.tokens);
+            for (code, count) in &counts.refusals {
+                refusals.get_or_create(&vec![("key", key.clone()), ("code", (*code).to_owned())]).inc_by(*count);
+            }
+        }
+        registry.register("key_requests", "Requests that came with an API key, by its name", requests);
+        registry.register("key_tokens", "Tokens that they used", tokens);
+        registry.register("key_refusals", "Those that were refused because of the key, by code", refusals);
         registry.register("http_open", "Open connections and streams of the OpenAI API", open);
         let mut text = String::new();
         // Writing to a string cannot fail.

@@ -55,7 +55,8 @@ impl Relays {
         let cancel = CancellationToken::new();
         self.running.insert(name, cancel.clone().drop_guard());
         let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
-        let span = tracing::info_span!("relay", request = %header.attempt.request, from = %header.ingress, to = %header.target);
+        let from = header.sender().unwrap_or(&header.ingress);
+        let span = tracing::info_span!("relay", request = %header.attempt.request, %from, to = %header.target);
         let name_of_task = format!("relay {}", header.attempt);
         let relaying = async move {
             metrics.relay_opened();

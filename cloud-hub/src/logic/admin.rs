@@ -8,7 +8,7 @@ use shared::ids::{NodeId, ServiceId};
 use shared::plan::DispatchSetting;
 use shared::policy::dispatch::Dispatcher;
 use shared::units::Moment;
-use shared::work::Service;
+use shared::work::{Capability, Service};
 use std::collections::BTreeMap;
 
 impl Hub {
@@ -79,6 +79,9 @@ impl Hub {
             AdminOperation::Services => AdminReply::Services(self.services()),
             AdminOperation::PutService(service) => self.put_service(now, service, effects),
             AdminOperation::RemoveService(id) => self.remove_service(now, &id, effects),
+            AdminOperation::Keys => AdminReply::Keys(self.keys.list()),
+            AdminOperation::AddKey(key) => self.add_key(now, key, effects),
+            AdminOperation::RevokeKey(name) => self.revoke_key(now, &name, effects),
             AdminOperation::Nodes => AdminReply::Nodes(self.nodes(now)),
             AdminOperation::Revoke(node) => self.revoke(now, &node, effects),
             AdminOperation::Drain { node, drain } => self.drain(now, &node, drain, effects),
@@ -86,6 +89,12 @@ impl Hub {
             AdminOperation::SetDispatch(setting) => self.set_dispatch(setting, effects),
             AdminOperation::Totals => AdminReply::Totals(self.totals().to_vec()),
             AdminOperation::Counters => AdminReply::Counters(self.counters()),
+            AdminOperation::Ready => AdminReply::Count(self.ingress.core().replicas_ready()),
+            AdminOperation::Capable(service, name) => {
+                let capability = Capability::parse(&name);
+                let have = capability.map(|capability| self.ingress.core().variants_with(&service, capability));
+                AdminReply::Variants(have.unwrap_or_default())
+            }
         }
     }
 
@@ -151,6 +160,7 @@ fn replica_row(now: Moment, held: &Aged<ReplicaReport>) -> ReplicaRow {
         variant: report.variant.clone(),
         state: report.state.clone(),
         load: report.load,
+        layers: report.layers.map(|held| held.range),
         prompt_rate: profile.map(|profile| profile.prompt.get()),
         decode_rate: profile.map(|profile| profile.decode.get()),
         age: held.age(now),

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use shared::ids::NodeId;
 use shared::plan::DispatchSetting;
+use shared::policy::dispatch::SplitRules;
 use shared::units::Micros;
-use shared::work::Service;
+use shared::work::{ClientKey, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who the hub is and how it decides.
@@ -20,6 +21,9 @@ pub struct HubConfig {
     pub dispatch: DispatchSetting,
     /// Dispatch policy of the hub's own ingress.
     pub ingress_dispatch: DispatchSetting,
+    /// What holds for requests of that ingress that are split over several nodes.
+    #[serde(default)]
+    pub splits: SplitRules,
     /// When each layer's plans are made anew.
     pub timescale: PolicyChoice,
     /// Which node holds which replica.
@@ -70,6 +74,7 @@ impl HubConfig {
             heartbeat: Micros::from_secs(5),
             dispatch: min_latency.clone(),
             ingress_dispatch: min_latency,
+            splits: SplitRules::default(),
             timescale: PolicyChoice::named("fixed"),
             placement: PolicyChoice::named("declared"),
             offload: PolicyChoice::named("all-with-replica"),
@@ -89,6 +94,9 @@ pub struct Restored {
     pub nodes: Vec<RestoredNode>,
     /// All services.
     pub services: Vec<Service>,
+    /// All API keys.
+    #[serde(default)]
+    pub keys: Vec<ClientKey>,
     /// The dispatch policy that an operator set last; it stands before the configured one.
     pub dispatch: Option<DispatchSetting>,
 }

@@ -3,12 +3,12 @@
 use super::event::{Connection, ReplyToken, Stream};
 use super::rows::{NodeRow, PlanRow, TotalRow};
 use serde::{Deserialize, Serialize};
-use shared::ids::{NodeId, RequestId, ServiceId};
+use shared::ids::{KeyName, NodeId, RequestId, ServiceId, VariantId};
 use shared::plan::{DispatchSetting, Layer, Plan, Reason, Record};
 use shared::request::Effect;
 use shared::wire::frame::{Goodbye, Welcome};
 use shared::wire::mqtt::ViewMessage;
-use shared::work::{ExecHeader, Service};
+use shared::work::{ClientKey, ExecHeader, Service};
 use std::collections::BTreeMap;
 
 /// What shall be done.
@@ -74,6 +74,8 @@ pub enum HubEffect {
         /// The view.
         view: ViewMessage,
     },
+    /// From now on these API keys are good at the hub's own API, and no others of the fleet.
+    Keys(Vec<ClientKey>),
     /// End the node's MQTT sessions and refuse its certificates.
     KickMqtt {
         /// Whose.
@@ -137,6 +139,10 @@ pub enum Change {
     ServiceRemoved(ServiceId),
     /// Another dispatch policy for all agents.
     Dispatch(DispatchSetting),
+    /// A new API key.
+    Key(ClientKey),
+    /// An API key is worthless.
+    KeyRevoked(KeyName),
 }
 
 /// The answer to an admin operation.
@@ -151,6 +157,8 @@ pub enum AdminReply {
     NotFound(String),
     /// All services.
     Services(Vec<Service>),
+    /// All API keys.
+    Keys(Vec<ClientKey>),
     /// All nodes.
     Nodes(Vec<NodeRow>),
     /// The plans in force.
@@ -159,6 +167,10 @@ pub enum AdminReply {
     Totals(Vec<TotalRow>),
     /// Counters by name.
     Counters(BTreeMap<String, u64>),
+    /// How many.
+    Count(usize),
+    /// Which.
+    Variants(Vec<VariantId>),
 }
 
 /// Something that an operator may want to know, as a value: the driver logs and counts it.

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Inventory, PathReport, Telemetry};
-use shared::ids::{AttemptId, NodeId, RequestId, ServiceId};
+use shared::ids::{AttemptId, KeyName, NodeId, RequestId, ServiceId};
 use shared::plan::DispatchSetting;
 use shared::request::AttemptEvent;
 use shared::wire::frame::{Hello, Pulse};
 use shared::wire::mqtt::{PlanAck, Records, Session, Status};
-use shared::work::{ExecHeader, LlmRequest, Service};
+use shared::work::{ClientKey, ExecHeader, LlmRequest, Service};
 use std::collections::BTreeMap;
 
 macro_rules! handle {
@@ -173,6 +173,12 @@ pub enum AdminOperation {
     PutService(Service),
     /// Removes a service.
     RemoveService(ServiceId),
+    /// All API keys.
+    Keys,
+    /// Makes an API key good, from now on and everywhere.
+    AddKey(ClientKey),
+    /// Makes an API key worthless.
+    RevokeKey(KeyName),
     /// All nodes.
     Nodes,
     /// Makes a node's certificates worthless and throws it out.
@@ -192,4 +198,8 @@ pub enum AdminOperation {
     Totals,
     /// What went wrong or was held back, by name.
     Counters,
+    /// How many replicas serve.
+    Ready,
+    /// Which variants of a service have this capability.
+    Capable(ServiceId, String),
 }

@@ -36,6 +36,7 @@ impl Ingress {
             dispatch: config.ingress_dispatch.clone(),
             seed: config.seed,
             stale_after: config.lease(),
+            splits: config.splits,
         })?;
         Ok(Self { me: config.me.clone(), core })
     }
@@ -92,6 +93,11 @@ impl Ingress {
                 }
             }
         }
+    }
+
+    /// The core, for a look.
+    pub(super) const fn core(&self) -> &RequestCore {
+        &self.core
     }
 
     /// When the core wants to be told of the time.

@@ -15,6 +15,7 @@ mod epochs;
 mod event;
 mod fleet;
 mod ingress;
+mod keys;
 mod ledger;
 mod relay;
 mod rounds;
@@ -34,6 +35,7 @@ use counters::Counters;
 use epochs::Epochs;
 use fleet::Fleet;
 use ingress::Ingress;
+use keys::Keys;
 use ledger::Ledger;
 use relay::Relays;
 use rounds::{Around, Rounds};
@@ -74,6 +76,7 @@ pub struct Hub {
     catalogue: Catalogue,
     catalogue_version: u64,
     catalogue_changed: Moment,
+    keys: Keys,
     rounds: Rounds,
     views: Views,
     relays: Relays,
@@ -99,6 +102,7 @@ impl Hub {
             catalogue: Catalogue::new(restored.services)?,
             catalogue_version: 0,
             catalogue_changed: Moment(0),
+            keys: Keys::new(restored.keys),
             rounds: Rounds::new(&config, dispatch)?,
             views: Views::default(),
             relays: Relays::default(),
@@ -252,6 +256,7 @@ impl Hub {
             fleet: &self.fleet,
             rounds: &self.rounds,
             catalogue: &self.catalogue,
+            keys: &self.keys,
             catalogue_changed: self.catalogue_changed,
         };
         publish(&mut self.views, &facts, &mut self.epochs, effects);

@@ -10,7 +10,7 @@ use shared::plan::Reason;
 use shared::work::ExecHeader;
 use std::collections::BTreeMap;
 
-/// Relayed streams that one node may have open, as ingress and as target apart. Each holds a frame's buffer in both directions;
+/// Relayed streams that one node may have open, as sender and as target apart. Each holds a frame's buffer in both directions;
 /// 256 are more than the slots of any node. More are refused, and the ingress looks elsewhere.
 pub(crate) const RELAYS_OPEN_MAX: u32 = 256;
 
@@ -18,7 +18,8 @@ pub(crate) const RELAYS_OPEN_MAX: u32 = 256;
 struct Open {
     from: Connection,
     to: Connection,
-    ingress: NodeId,
+    /// Who opened it: the ingress, or an earlier stage.
+    sender: NodeId,
     target: NodeId,
 }
 
@@ -26,7 +27,7 @@ struct Open {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Relays {
     open: BTreeMap<Stream, Open>,
-    /// Open streams by ingress.
+    /// Open streams by sender.
     sent: BTreeMap<NodeId, u32>,
     /// Open streams by target.
     received: BTreeMap<NodeId, u32>,
@@ -45,10 +46,11 @@ impl Relays {
     ) {
         match self.judge(hub, fleet, rounds, connection, header) {
             Ok(to) if !self.open.contains_key(&stream) => {
-                let (ingress, target) = (header.ingress.clone(), header.target.clone());
-                *self.sent.entry(ingress.clone()).or_default() += 1;
+                let sender = header.sender().unwrap_or(&header.ingress).clone();
+                let target = header.target.clone();
+                *self.sent.entry(sender.clone()).or_default() += 1;
                 *self.received.entry(target.clone()).or_default() += 1;
-                self.open.insert(stream, Open { from: connection, to, ingress, target });
+                self.open.insert(stream, Open { from: connection, to, sender, target });
                 effects.push(HubEffect::RelayOpen { stream, to });
             }
             // A driver that names a stream twice would lose count of the first.
@@ -73,14 +75,17 @@ impl Relays {
         connection: Connection,
         header: &ExecHeader,
     ) -> Result<Connection, Reason> {
-        // Only the ingress itself may ask, on the connection of its present session: nobody spends another's grant.
-        if fleet.node_of(connection) != Some(&header.ingress) {
-            return Err(Reason::NotGranted);
-        }
-        if !header.residency.permits_relay(hub) || !header.residency.permits(&header.target) {
+        // Only the ingress itself may ask, or for a later stage the node of the stage before it, each on the connection of its
+        // present session: nobody spends another's grant.
+        let sender = header.sender().filter(|sender| fleet.node_of(connection) == Some(*sender)).ok_or(Reason::NotGranted)?;
+        // Hidden states are text: whoever sees them must be allowed to, not only this stream's target.
+        let stages = header.stages.iter().map(|stage| &stage.node);
+        let permitted = stages.chain([&header.target]).all(|node| header.residency.permits(node));
+        if !header.residency.permits_relay(hub) || !permitted {
             return Err(Reason::Residency);
         }
-        if fleet.member(&header.ingress).is_none_or(|sender| sender.shown == NodeState::Cloned) {
+        let cloned = |node| fleet.member(node).is_none_or(|member| member.shown == NodeState::Cloned);
+        if cloned(sender) || (header.ingress != *hub && cloned(&header.ingress)) {
             return Err(Reason::Cloned);
         }
         let target = fleet.member(&header.target).filter(|target| !target.is_revoked()).ok_or(Reason::Unknown)?;
@@ -93,11 +98,11 @@ impl Relays {
             NodeState::Offline => return Err(Reason::Offline),
         }
         let to = fleet.connection_of(&header.target).ok_or(Reason::Offline)?;
-        if header.target == header.ingress || !rounds.grants(&header.ingress, &header.service, &header.target, &header.variant) {
+        if header.target == *sender || header.check_stages().is_err() || !rounds.grants(header) {
             return Err(Reason::NotGranted);
         }
         let full = |counts: &BTreeMap<NodeId, u32>, node| counts.get(node).is_some_and(|open| *open >= RELAYS_OPEN_MAX);
-        if full(&self.sent, &header.ingress) || full(&self.received, &header.target) {
+        if full(&self.sent, sender) || full(&self.received, &header.target) {
             return Err(Reason::BoundReached { open_max: RELAYS_OPEN_MAX });
         }
         Ok(to)
@@ -106,7 +111,7 @@ impl Relays {
     /// A stream has ended.
     pub(super) fn closed(&mut self, stream: Stream) {
         let Some(open) = self.open.remove(&stream) else { return };
-        for (counts, node) in [(&mut self.sent, &open.ingress), (&mut self.received, &open.target)] {
+        for (counts, node) in [(&mut self.sent, &open.sender), (&mut self.received, &open.target)] {
             if let Some(count) = counts.get_mut(node) {
                 *count -= 1;
             }

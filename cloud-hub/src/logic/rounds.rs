@@ -10,15 +10,15 @@ use super::rows::PlanRow;
 use super::{HubEffect, Note};
 use serde::{Deserialize, Serialize};
 use shared::fleet::NodeState;
-use shared::ids::{NodeId, PlanEpoch, ScopeId, ServiceId, VariantId};
-use shared::plan::{DispatchSetting, Grant, Layer, OffloadRow, PlacementRow, Plan, PlanRows, check};
+use shared::ids::{NodeId, PlanEpoch, ScopeId};
+use shared::plan::{DispatchSetting, Grant, Layer, OffloadRow, PlacementRow, Plan, PlanRows, Target, check};
 use shared::policy::offload::{self, Offloader};
 use shared::policy::placement::{self, Placer};
 use shared::policy::timescale::{self, Pace, Pacer};
 use shared::policy::{BadPolicy, Budget};
 use shared::units::{Micros, Moment};
 use shared::wire::mqtt::{AckState, PlanAck};
-use shared::work::Catalogue;
+use shared::work::{Catalogue, ExecHeader};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long an offload plan is good: twelve rounds. A node whose plan runs out goes on within it and says that it is cut off.
@@ -178,17 +178,17 @@ impl Rounds {
         self.plans.get(node).is_some_and(|layers| layers.contains_key(&Layer::Offload))
     }
 
-    /// Whether `edge` may send requests of `service` to this replica: by its newest plan, or by the one that it still runs.
-    pub(super) fn grants(&self, edge: &NodeId, service: &ServiceId, node: &NodeId, variant: &VariantId) -> bool {
-        self.granted(edge)
-            .filter(|row| row.service == *service)
+    /// Whether its ingress may have this attempt executed so: by its newest plan, or by the one that it still runs.
+    pub(super) fn grants(&self, header: &ExecHeader) -> bool {
+        self.granted(&header.ingress)
+            .filter(|row| row.service == header.service)
             .flat_map(|row| &row.targets)
-            .any(|target| target.node == *node && target.variant == *variant)
+            .any(|target| covers(target, header))
     }
 
-    /// Nodes that `edge` may send to.
+    /// Nodes that `edge` may use.
     pub(super) fn targets(&self, edge: &NodeId) -> BTreeSet<&NodeId> {
-        self.granted(edge).flat_map(|row| &row.targets).map(|target| &target.node).collect()
+        self.granted(edge).flat_map(|row| &row.targets).flat_map(Target::nodes).collect()
     }
 
     /// The plans of one node.
@@ -218,10 +218,12 @@ impl Rounds {
     fn granted(&self, edge: &NodeId) -> impl Iterator<Item = &OffloadRow> {
         let held = self.plans.get(edge).and_then(|layers| layers.get(&Layer::Offload));
         let rows = held.into_iter().flat_map(|held| std::iter::once(&held.plan.rows).chain(&held.in_force));
-        rows.flat_map(|rows| match rows {
+        let rows = rows.flat_map(|rows| match rows {
             PlanRows::Offload(rows) => rows.as_slice(),
             PlanRows::Placement(_) | PlanRows::Allocation(_) | PlanRows::Dispatch(_) => &[],
-        })
+        });
+        // The hub's own ingress has no plan; its later stages pass the relay like anybody's.
+        rows.chain(self.own.iter().filter(move |row| row.edge == *edge))
     }
 
     /// Asks the timescale policy, and notes the refresh if it wants one.
@@ -348,6 +350,14 @@ impl Rounds {
         let fresh = Held { plan, at: around.now, ack: None, applied, in_force };
         self.plans.entry(node.clone()).or_default().insert(layer, fresh);
     }
+}
+
+/// Whether a target is what the header asks for: the same nodes with the same layers, however they are reached today.
+fn covers(target: &Target, header: &ExecHeader) -> bool {
+    let stages = || target.stages.iter().zip(&header.stages).all(|(a, b)| a.node == b.node && a.layers == b.layers);
+    target.variant == header.variant
+        && target.stages.len() == header.stages.len()
+        && if header.stages.is_empty() { target.node == header.target } else { stages() }
 }
 
 /// Nodes that plans are made for: those that work. One that is silent or has lost its connection goes on within the plans that it

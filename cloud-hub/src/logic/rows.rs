@@ -6,6 +6,7 @@ use shared::ids::{Instance, NodeId, PlanEpoch, ServiceId, SessionEpoch, VariantI
 use shared::plan::{Layer, Plan};
 use shared::units::{Joules, MicroDollars, Micros};
 use shared::wire::mqtt::AckState;
+use shared::work::LayerRange;
 use std::collections::BTreeMap;
 
 /// One node.
@@ -59,6 +60,9 @@ pub struct ReplicaRow {
     pub state: ReplicaState,
     /// How busy it is.
     pub load: Load,
+    /// The layers that it holds, where it can compute some alone; where these are not all, it serves only as a stage of splits.
+    #[serde(default)]
+    pub layers: Option<LayerRange>,
     /// Prompt tokens per second, if measured.
     pub prompt_rate: Option<f64>,
     /// Generated tokens per second, if measured.

@@ -4,6 +4,7 @@
 use super::HubEffect;
 use super::epochs::Epochs;
 use super::fleet::{Fleet, Member};
+use super::keys::Keys;
 use super::rounds::Rounds;
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Hop, NodeState, NodeView};
@@ -36,7 +37,8 @@ pub(super) struct Facts<'a> {
     pub(super) fleet: &'a Fleet,
     pub(super) rounds: &'a Rounds,
     pub(super) catalogue: &'a Catalogue,
-    /// When the catalogue last changed.
+    pub(super) keys: &'a Keys,
+    /// When the catalogue or the keys last changed.
     pub(super) catalogue_changed: Moment,
 }
 
@@ -133,6 +135,7 @@ impl Views {
             epoch: epochs.view(),
             nodes,
             catalogue: with_catalogue.then(|| facts.catalogue.clone()),
+            keys: with_catalogue.then(|| facts.keys.list()),
             revoked: fresh.revoked.clone(),
             drain: fresh.drain,
         };

@@ -4,6 +4,8 @@
 //! functions; [`Store`] is the handle to the thread. Everything but records is durable when the call returns (kill -9 and power
 //! loss alike); records may lose the last moments at power loss, never at a kill. Text of requests must never come here.
 
+pub(crate) mod copies;
+mod keys;
 mod meta;
 mod plans;
 mod records;

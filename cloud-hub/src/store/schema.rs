@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Version of the tables below, kept in SQLite's `user_version`.
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 3;
 
 /// How long a command waits while the hub writes, before it gives up.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
@@ -37,6 +37,8 @@ CREATE TABLE records (
     bytes INTEGER NOT NULL, json TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX records_once ON records (request, ingress);
+CREATE TABLE keys (name TEXT PRIMARY KEY, json TEXT NOT NULL) STRICT;
+CREATE TABLE key_usage (sha256 TEXT PRIMARY KEY, day INTEGER NOT NULL, tokens INTEGER NOT NULL) STRICT;
 ";
 
 /// Version 1 kept a record as often as it came.
@@ -47,6 +49,13 @@ DELETE FROM records WHERE number NOT IN (SELECT MIN(number) FROM records GROUP B
 DROP INDEX records_by_request;
 CREATE UNIQUE INDEX records_once ON records (request, ingress);
 PRAGMA user_version = 2;
+";
+
+/// Version 2 knew no API keys.
+const FROM_VERSION_2: &str = "
+CREATE TABLE keys (name TEXT PRIMARY KEY, json TEXT NOT NULL) STRICT;
+CREATE TABLE key_usage (sha256 TEXT PRIMARY KEY, day INTEGER NOT NULL, tokens INTEGER NOT NULL) STRICT;
+PRAGMA user_version = 3;
 ";
 
 /// Makes a new file with empty tables.
@@ -87,8 +96,10 @@ fn bring_up(connection: &mut Connection) -> Result<(), StoreError> {
     let doing = || doing("bringing the tables of an older version up");
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(doing())?;
     let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(doing())?;
-    if found == 1 {
-        transaction.execute_batch(FROM_VERSION_1).map_err(doing())?;
+    for (version, steps) in [(1, FROM_VERSION_1), (2, FROM_VERSION_2)] {
+        if found <= version {
+            transaction.execute_batch(steps).map_err(doing())?;
+        }
     }
     transaction.commit().map_err(doing())
 }
@@ -107,7 +118,7 @@ impl Db {
             durable.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(doing("reading the schema version"))?;
         match found {
             SCHEMA_VERSION => {}
-            1 => bring_up(&mut durable)?,
+            1 | 2 => bring_up(&mut durable)?,
             _ if found > SCHEMA_VERSION => return Err(StoreError::TooNew { found, known: SCHEMA_VERSION }),
             _ => return Err(StoreError::Damaged { what: "the schema version", why: format!("{found}, want {SCHEMA_VERSION}") }),
         }
@@ -135,8 +146,10 @@ mod tests {
         assert!(matches!(error, StoreError::TooNew { found: 99, known: SCHEMA_VERSION }), "{error}");
     }
 
-    /// The table of records as version 1 had it.
+    /// The tables as version 1 had them.
     const RECORDS_OF_VERSION_1: &str = "
+        DROP TABLE keys;
+        DROP TABLE key_usage;
         DROP TABLE records;
         CREATE TABLE records (
             number INTEGER PRIMARY KEY AUTOINCREMENT, request TEXT NOT NULL, at INTEGER NOT NULL, bytes INTEGER NOT NULL,
@@ -164,6 +177,22 @@ mod tests {
             let mut query = db.quick.prepare("SELECT ingress, at FROM records ORDER BY number").expect("a query");
             let rows: Vec<_> = query.query_map([], kept).expect("read").map(|row| row.expect("a row")).collect();
             assert_eq!(rows, [("eu/a".to_owned(), 1), ("eu/b".to_owned(), 3)]);
+            assert_eq!(db.keys().expect("a table"), []);
+        }
+    }
+
+    #[test]
+    fn a_file_of_version_2_gets_tables_for_keys() {
+        let temp = tempfile::tempdir().expect("temp");
+        let path = temp.path().join("hub.db");
+        Store::create(&path, &NodeId::new("cloud/hub").expect("good"), "h:1", UnixTime(7)).expect("made");
+        let old = Connection::open(&path).expect("open");
+        old.execute_batch("DROP TABLE keys; DROP TABLE key_usage; PRAGMA user_version = 2;").expect("as it was");
+        drop(old);
+        for _ in 0..2 {
+            let db = Db::open(&path, RecordLimits::default()).expect("brought up");
+            assert!(db.keys().expect("a table").is_empty() && db.key_usage().expect("a table").is_empty());
+            assert_eq!(db.meta().expect("kept").clock, UnixTime(7));
         }
     }
 }

@@ -38,11 +38,13 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new(variant).expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, active: 0, queued: 0, queue_max: 8, backlog: Tokens(0) },
         memory: Bytes(1_000),
         context: Tokens(2_048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),
@@ -64,6 +66,7 @@ pub(crate) fn inventory(node: &NodeId) -> Inventory {
         costs: Costs::default(),
         addresses: Vec::new(),
         version: "test".to_owned(),
+        binary_sha256: String::new(),
     }
 }
 

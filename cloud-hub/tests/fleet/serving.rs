@@ -10,7 +10,7 @@ use shared::plan::{Finish, PlanRows, Reason, Usage};
 use shared::units::{Bytes, Tokens};
 use shared::wire::frame::{Chunk, End, TokenBatch};
 use shared::wire::{Body, Frame};
-use shared::work::{ExecHeader, Features, Priority, PromptKind, ResidencyBound};
+use shared::work::{ExecHeader, Features, Precision, Priority, PromptKind, ResidencyBound};
 use shared_net::link::{Code, Stream, StreamError};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -189,7 +189,7 @@ async fn a_client_that_goes_away_cancels_the_execution() {
 
 fn header(from: &Agent, to: &Agent, number: u128) -> ExecHeader {
     ExecHeader {
-        attempt: AttemptId { request: RequestId(number), number: 0 },
+        attempt: AttemptId::new(RequestId(number), 0),
         ingress: from.node.clone(),
         target: to.node.clone(),
         service: ServiceId::new("assistant").expect("good"),
@@ -203,6 +203,8 @@ fn header(from: &Agent, to: &Agent, number: u128) -> ExecHeader {
         priority: Priority::default(),
         remaining: None,
         resume_from: Tokens(0),
+        stages: Vec::new(),
+        precision: Precision::default(),
         parent_span: 0,
     }
 }

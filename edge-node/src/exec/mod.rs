@@ -26,12 +26,13 @@ use futures_util::future::BoxFuture;
 use shared::fleet::{ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
 use shared::plan::{Failure, Finish, Reason, Usage};
-use shared::wire::Body;
-use shared::wire::frame::TokenBatch;
+use shared::wire::frame::{Drawn, Hidden, TokenBatch};
+use shared::wire::{Body, StageBody};
 use shared::work::ExecHeader;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// A job that waits or computes its prompt says so this often: half of the shortest time after which anybody on the way
@@ -49,17 +50,94 @@ pub const SLOTS_MAX: u32 = 4_096;
 pub struct Job {
     /// Who asks for what.
     pub header: ExecHeader,
-    /// The text.
-    pub body: Body,
+    /// What there is to compute on.
+    pub input: Input,
     /// Cancelled when nobody wants the answer any more. Looked at in every step.
     pub cancel: CancellationToken,
     /// Where the answer goes; holds at least [`SINK_EVENTS_MIN`] events. While it is full the job pauses.
     pub sink: mpsc::Sender<ExecEvent>,
+    /// The stage after this one, when this node computes only some layers and not the last.
+    pub next: Option<Downstream>,
+}
+
+/// What a job computes on.
+pub enum Input {
+    /// A text. Shared with whoever may have to try elsewhere: a long one is not copied for each attempt.
+    Body(Arc<Body>),
+    /// Hidden states of the stage before this one, as they come. The channel closes when the request is over.
+    Stage(Box<StageBody>, mpsc::Receiver<Hidden>),
+}
+
+/// The way to the next stage. Whoever submits the job has already seen it accepted there.
+pub struct Downstream {
+    /// Takes what the next stage needs, once, before any hidden states.
+    pub body: oneshot::Sender<StageBody>,
+    /// Takes hidden states. While it is full the job pauses; closed, the next stage is gone, and `drawn` says why.
+    pub hidden: mpsc::Sender<Hidden>,
+    /// Tokens that the last stage drew, one for each [`Hidden::draw`]; or why there will be none.
+    pub drawn: mpsc::Receiver<Result<Drawn, Failure>>,
+}
+
+impl Job {
+    /// A request that this node serves from its text to its end.
+    #[must_use]
+    pub fn whole(
+        header: ExecHeader,
+        body: impl Into<Arc<Body>>,
+        cancel: CancellationToken,
+        sink: mpsc::Sender<ExecEvent>,
+    ) -> Self {
+        Self { header, input: Input::Body(body.into()), cancel, sink, next: None }
+    }
+
+    /// The same as what engines take that know nothing of layers.
+    ///
+    /// # Errors
+    /// [`Reason::Capability`] for a part of a split request.
+    pub fn into_whole(self) -> Result<WholeJob, Reason> {
+        match (self.input, self.next) {
+            (Input::Body(body), None) => Ok(WholeJob { header: self.header, body, cancel: self.cancel, sink: self.sink }),
+            _ => Err(Reason::Capability("layers".to_owned())),
+        }
+    }
+}
+
+/// A [`Job`] from the text to the end.
+pub struct WholeJob {
+    /// As in [`Job`].
+    pub header: ExecHeader,
+    /// The text.
+    pub body: Arc<Body>,
+    /// As in [`Job`].
+    pub cancel: CancellationToken,
+    /// As in [`Job`].
+    pub sink: mpsc::Sender<ExecEvent>,
+}
+
+impl fmt::Debug for WholeJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WholeJob").field("attempt", &self.header.attempt).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Body(_) => "Body(…)",
+            Self::Stage(..) => "Stage(…)",
+        })
+    }
+}
+
+impl fmt::Debug for Downstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Downstream")
+    }
 }
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("attempt", &self.header.attempt).field("body", &self.body).finish_non_exhaustive()
+        f.debug_struct("Job").field("attempt", &self.header.attempt).finish_non_exhaustive()
     }
 }
 
@@ -70,6 +148,8 @@ pub enum ExecEvent {
     Progress,
     /// Generated tokens. A batch with `count` 0 carries text that was held back as a possible stop text.
     Tokens(TokenBatch),
+    /// A token that this stage, the last or one before it, passes to the stage before.
+    Drawn(Drawn),
     /// The answer is whole. The last event.
     End(Finish, Usage),
     /// There will be no whole answer. The last event.
@@ -86,6 +166,21 @@ pub struct Hung {
     pub within: Duration,
 }
 
+/// What an engine could take from earlier requests instead of computing it again, counted since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reuse {
+    /// Prompts whose beginning was known.
+    pub hits: u64,
+    /// Prompts whose beginning was not.
+    pub misses: u64,
+    /// Tokens of them that needed no computation.
+    pub tokens: u64,
+    /// Blocks that were dropped to make room.
+    pub evicted: u64,
+    /// Blocks that are held now.
+    pub blocks: u64,
+}
+
 /// One loaded (or loading) variant and whatever executes it.
 pub trait Engine: Send + Sync + fmt::Debug {
     /// What it serves.
@@ -99,6 +194,11 @@ pub trait Engine: Send + Sync + fmt::Debug {
 
     /// The report, and when it changes.
     fn watch(&self) -> watch::Receiver<ReplicaReport>;
+
+    /// What it took from earlier requests; absent where the engine does not know.
+    fn reuse(&self) -> Option<Reuse> {
+        None
+    }
 
     /// Takes a job.
     ///

@@ -7,7 +7,7 @@ use super::config::{Rates, StartError, check_slots};
 use super::extras::refuse_extras;
 use super::hold::Hold;
 use super::outlet::{Lost, Offered, Outlet};
-use super::{Engine, ExecEvent, Hung, Job, PROGRESS_EVERY, check_ready};
+use super::{Engine, ExecEvent, Hung, Job, PROGRESS_EVERY, WholeJob, check_ready};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Load, Profile, ReplicaReport, ReplicaState};
@@ -104,11 +104,13 @@ impl Profiled {
         let report = watch::Sender::new(ReplicaReport {
             variant: config.variant.clone(),
             engine: EngineKind::Profiled,
+            device: String::new(),
             state: ReplicaState::Ready,
             load: Load { slots: config.slots, ..Load::default() },
             memory: config.memory,
             context: config.context,
             weights_sha256: None,
+            layers: None,
             capabilities: config.capabilities.clone(),
             profile: Some(profile.clone()),
         });
@@ -129,6 +131,7 @@ impl Engine for Profiled {
 
     fn submit(&self, job: Job) -> Result<(), Reason> {
         check_ready(&self.report.borrow().state)?;
+        let job = job.into_whole()?;
         let hold = Hold::take(&self.open, self.shared.config.slots).ok_or(Reason::Busy)?;
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn_on(async move { shared.execute(job, hold).await }, &self.runtime);
@@ -155,8 +158,8 @@ impl Drop for Profiled {
 }
 
 impl Shared {
-    async fn execute(&self, job: Job, hold: Hold) {
-        let Job { header, body, cancel, sink } = job;
+    async fn execute(&self, job: WholeJob, hold: Hold) {
+        let WholeJob { header, body, cancel, sink } = job;
         let outlet = Outlet::new(sink);
         let deadline = header.remaining.and_then(|left| Instant::now().checked_add(Duration::from_micros(left.0)));
         let overdue = async {

@@ -2,7 +2,8 @@
 
 use super::driver::Handle;
 use super::remote::{Unwanted, deliver};
-use crate::exec::{Engine, ExecEvent, Job, SINK_EVENTS_MIN};
+use super::stage::{self, Onward, Reach};
+use crate::exec::{Downstream, Engine, ExecEvent, Input, Job, SINK_EVENTS_MIN};
 use shared::ids::{AttemptId, VariantId};
 use shared::plan::Failure;
 use shared::request::{AttemptEvent, Event};
@@ -28,6 +29,7 @@ const ABORT_MAX: Duration = Duration::from_secs(5);
 /// An execution for the own ingress.
 pub(super) struct Own {
     pub(super) handle: Handle,
+    pub(super) reach: Reach,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) header: ExecHeader,
     pub(super) body: Arc<Body>,
@@ -37,25 +39,54 @@ pub(super) struct Own {
 
 /// Runs it to its end. Whatever happens, the core hears one last event, since only that frees the slot.
 pub(super) async fn own(run: Own) {
-    let attempt = run.header.attempt;
-    let (sink, mut events) = mpsc::channel(SINK_EVENTS);
-    let job = Job { header: run.header.clone(), body: (*run.body).clone(), cancel: run.cancel.clone(), sink };
-    let last = match run.engine.submit(job) {
-        Err(reason) => AttemptEvent::Refused(reason, None),
-        Ok(()) => match run.pump(&mut events).await {
-            Ok(last) => last,
-            Err(Unwanted) => {
-                run.cancel.cancel();
-                closed(&mut events).await
-            }
-        },
+    let (last, onward) = match run.onward().await {
+        Ok((next, mut onward)) => {
+            let last = run.execute(next, &mut onward).await;
+            (last, Some(onward))
+        }
+        Err(last) => (last, None),
     };
     tracing::debug!(?last, "ended");
     // Fails only when the agent has stopped.
-    drop(run.handle.tell_core(Event::Engine(attempt, last)).await);
+    drop(run.handle.tell_core(Event::Engine(run.header.attempt, last)).await);
+    if let Some(onward) = onward.filter(|_| !run.cancel.is_cancelled()) {
+        onward.part().await;
+    }
 }
 
 impl Own {
+    /// The way to the next stage, where there is one.
+    async fn onward(&self) -> Result<(Option<Downstream>, Onward), AttemptEvent> {
+        let opened = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Failure::ClientGone),
+            opened = stage::open(&self.reach, &self.header, Duration::ZERO) => opened,
+        };
+        opened.map_err(AttemptEvent::Failed)
+    }
+
+    async fn execute(&self, next: Option<Downstream>, onward: &mut Onward) -> AttemptEvent {
+        let (sink, mut events) = mpsc::channel(SINK_EVENTS);
+        let input = Input::Body(Arc::clone(&self.body));
+        let job = Job { header: self.header.clone(), input, cancel: self.cancel.clone(), sink, next };
+        if let Err(reason) = self.engine.submit(job) {
+            return AttemptEvent::Refused(reason, None);
+        }
+        let ended = tokio::select! {
+            biased;
+            never = onward.carry() => match never {},
+            ended = self.pump(&mut events) => ended,
+        };
+        match ended {
+            Ok(last) => last,
+            Err(Unwanted) => {
+                self.cancel.cancel();
+                onward.cut();
+                closed(&mut events).await
+            }
+        }
+    }
+
     async fn pump(&self, events: &mut mpsc::Receiver<ExecEvent>) -> Result<AttemptEvent, Unwanted> {
         let attempt = self.header.attempt;
         loop {
@@ -71,6 +102,8 @@ impl Own {
                     () = self.cancel.cancelled() => return Err(Unwanted),
                     delivered = deliver(&self.handle, &self.answers, |news| Event::Engine(attempt, news), batch) => delivered?,
                 },
+                // Only a job for a stage after the first passes these on, and the own ingress' client waits for no such.
+                Some(ExecEvent::Drawn(_)) => self.tell(attempt, AttemptEvent::Progress).await?,
                 Some(ExecEvent::End(finish, usage)) => return Ok(AttemptEvent::Ended(finish, usage)),
                 Some(ExecEvent::Failed(failure)) => return Ok(AttemptEvent::Failed(failure)),
                 None => return Ok(AttemptEvent::Failed(died())),

@@ -6,6 +6,7 @@ use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
 use super::spool::Spool;
+use super::stage::Reach;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
 use crate::logic::{AgentEffect, AgentEvent, UplinkEvent};
@@ -17,7 +18,7 @@ use shared::wire::Body;
 use shared::wire::frame::{Hello, TokenBatch};
 use shared::work::{ExecHeader, LlmRequest};
 use shared_net::host::Tasks;
-use shared_net::openai::Answer;
+use shared_net::openai::{Answer, KeyRing, KeySource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -54,6 +55,7 @@ pub(super) struct Hands {
     pub(super) store: Store,
     pub(super) meters: Arc<Meters>,
     spool: Spool,
+    pub(super) ring: KeyRing,
     clients: BTreeMap<RequestId, Client>,
     attempts: BTreeMap<AttemptId, Attempt>,
     offered: BTreeMap<AttemptId, mpsc::Sender<Command>>,
@@ -71,6 +73,7 @@ impl Hands {
         broker: mqtt::Broker,
         (store, spool): (Store, Spool),
         meters: Arc<Meters>,
+        ring: KeyRing,
     ) -> Self {
         Self {
             handle,
@@ -82,6 +85,7 @@ impl Hands {
             store,
             meters,
             spool,
+            ring,
             clients: BTreeMap::new(),
             attempts: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -180,6 +184,7 @@ impl Hands {
             AgentEffect::PingPeer(node, link, pulse) => self.links.ping(&node, link, pulse),
             AgentEffect::PongPeer(node, link, pulse) => self.links.pong(&node, link, pulse),
             AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),
+            AgentEffect::Keys(keys) => self.ring.set(KeySource::Fleet, keys),
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
             AgentEffect::Spool(change) => self.spool.change(change),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
@@ -292,13 +297,14 @@ impl Hands {
         let cancel = self.tasks.cancelled().child_token();
         let run = execute::Own {
             handle: self.handle.clone(),
+            reach: Reach { links: Arc::clone(&self.links), meters: Arc::clone(&self.meters) },
             engine: Arc::clone(engine),
             body: resumed(client, &header),
             header,
             answers: client.answers.clone(),
             cancel: cancel.clone(),
         };
-        let span = tracing::info_span!("execution", request = %attempt.request, number = attempt.number);
+        let span = tracing::debug_span!("execution", request = %attempt.request, number = attempt.number);
         self.tasks.spawn("own execution", execute::own(run).instrument(span));
         self.attempts.insert(attempt, Attempt { cancel, body_wanted: Arc::new(Notify::new()) });
     }

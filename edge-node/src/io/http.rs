@@ -13,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use shared::ids::{NodeId, RequestId};
+use shared::ids::{NodeId, RequestId, ServiceId, VariantId};
 use shared::plan::Reason;
-use shared::work::{Catalogue, Residency};
+use shared::work::{Capability, Catalogue, Residency};
 use shared_net::openai::{Answer, Ask, FrontCounters, Ingress, Refusal};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -51,6 +51,14 @@ impl Ingress for AgentIngress {
 
     fn degraded(&self) -> bool {
         self.0.degraded()
+    }
+
+    async fn capable(&self, service: ServiceId, capability: Capability) -> Vec<VariantId> {
+        self.0.look(move |agent, _| agent.core().variants_with(&service, capability)).await.unwrap_or_default()
+    }
+
+    async fn replicas_ready(&self) -> usize {
+        self.0.look(|agent, _| agent.core().replicas_ready()).await.unwrap_or_default()
     }
 }
 

@@ -23,6 +23,8 @@ struct Open {
     uplink: Option<Link>,
     /// Newest last.
     peers: BTreeMap<NodeId, BTreeMap<LinkId, Talked>>,
+    /// Bytes sent and received on connections with peers that are closed.
+    closed_bytes: (u64, u64),
     /// Which of them new streams take; the newest where nothing was said.
     used: BTreeMap<NodeId, LinkId>,
     revoked: BTreeSet<String>,
@@ -74,12 +76,19 @@ impl Links {
     pub(super) fn remove_peer(&self, node: &NodeId, number: LinkId) {
         let mut open = self.lock();
         if let Some(links) = open.peers.get_mut(node) {
-            links.remove(&number);
+            let bytes = links.remove(&number).map_or((0, 0), |talked| talked.link.bytes());
             if links.is_empty() {
                 open.peers.remove(node);
                 open.used.remove(node);
             }
+            open.closed_bytes = sum(open.closed_bytes, bytes);
         }
+    }
+
+    /// Bytes sent to and received from other agents without the hub, as the network sees them.
+    pub(super) fn peer_bytes(&self) -> (u64, u64) {
+        let open = self.lock();
+        open.peers.values().flat_map(BTreeMap::values).fold(open.closed_bytes, |all, talked| sum(all, talked.link.bytes()))
     }
 
     /// A connection that leads to `node` by this way.
@@ -143,6 +152,10 @@ impl Links {
             }
         }
     }
+}
+
+fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    (a.0 + b.0, a.1 + b.1)
 }
 
 impl Talked {

@@ -1,6 +1,7 @@
 //! What the agent counts, for Prometheus. Labels are names from closed sets or of this node's own replicas; never text of a
 //! request, never a name that a client made up.
 
+use super::links::Links;
 use crate::logic::NodeStatus;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -45,6 +46,17 @@ struct FrontLabels {
     status: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KeyLabels {
+    key: String,
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
+}
+
 /// All counters of the agent.
 pub(super) struct Meters {
     registry: Mutex<Registry>,
@@ -73,10 +85,16 @@ pub(super) struct Meters {
     spool_disk_bytes: Gauge,
     front: Family<FrontLabels, Gauge>,
     connections: Gauge,
+    errors: Family<ReasonLabels, Gauge>,
+    keys: Family<KeyLabels, Gauge>,
+    stage_tokens: Counter,
+    stage_bytes: Counter,
+    peer_bytes: Family<DirectionLabels, Gauge>,
+    links: Arc<Links>,
 }
 
 impl Meters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(links: Arc<Links>) -> Self {
         let meters = Self {
             registry: Mutex::new(Registry::with_prefix("tidegate_agent")),
             requests: Family::default(),
@@ -104,6 +122,12 @@ impl Meters {
             spool_disk_bytes: Gauge::default(),
             front: Family::default(),
             connections: Gauge::default(),
+            errors: Family::default(),
+            keys: Family::default(),
+            stage_tokens: Counter::default(),
+            stage_bytes: Counter::default(),
+            peer_bytes: Family::default(),
+            links,
         };
         meters.register();
         meters
@@ -147,7 +171,26 @@ impl Meters {
             self.spool_dropped.clone(),
         );
         registry.register("http_answers", "Answers of the HTTP front, by endpoint and status", self.front.clone());
+        registry.register("http_errors", "Errors shown to clients, by code", self.errors.clone());
+        registry.register("keys", "What API keys did: requests, tokens, and refusals by code", self.keys.clone());
         registry.register("http_connections", "Open HTTP connections", self.connections.clone());
+        registry.register("stage_tokens", "Tokens whose hidden states went to a next stage", self.stage_tokens.clone());
+        registry.register(
+            "stage_bytes",
+            "Bytes of the frames in which hidden states went to a next stage",
+            self.stage_bytes.clone(),
+        );
+        registry.register(
+            "peer_bytes",
+            "Bytes to and from other agents without the hub, as the network sees them",
+            self.peer_bytes.clone(),
+        );
+    }
+
+    /// Hidden states of so many tokens went to a next stage, in a frame of so many bytes.
+    pub(super) fn hidden_sent(&self, tokens: u16, bytes: usize) {
+        self.stage_tokens.inc_by(u64::from(tokens));
+        self.stage_bytes.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     pub(super) fn publication_dropped(&self) {
@@ -223,11 +266,29 @@ impl Meters {
         for replica in &status.replicas {
             self.load(&replica.variant, &replica.load);
         }
+        let (sent, received) = self.links.peer_bytes();
+        for (direction, bytes) in [("sent", sent), ("received", received)] {
+            let labels = DirectionLabels { direction };
+            self.peer_bytes.get_or_create(&labels).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
         let front = front.snapshot();
         self.connections.set(i64::try_from(front.connections_open).unwrap_or(i64::MAX));
         for ((endpoint, code), count) in front.requests {
             let labels = FrontLabels { endpoint: endpoint.label().to_owned(), status: code.to_string() };
             self.front.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        for (reason, count) in front.errors {
+            let labels = ReasonLabels { reason: reason.to_owned() };
+            self.errors.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        // Keys that are gone must not stay here for ever.
+        self.keys.clear();
+        for (key, counts) in front.keys {
+            let totals = [("requests", counts.requests), ("tokens", counts.tokens)];
+            for (what, count) in totals.into_iter().chain(counts.refusals) {
+                let labels = KeyLabels { key: key.clone(), what };
+                self.keys.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
         }
         let mut text = String::new();
         encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;

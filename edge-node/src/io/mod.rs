@@ -2,7 +2,8 @@
 //!
 //! The way of a request: `http` (a client asks) → `driver` (the agent decides) → `hands` (carries out) → `execute` (here) or
 //! `remote` (a stream to a peer, or through the hub) → back through `driver`, which lets content through to the client exactly
-//! when the core says so. Requests of other ingresses come in by `uplink` or `peers` and live in `offered`.
+//! when the core says so. Requests of other ingresses come in by `uplink` or `peers` and live in `offered`. Where several nodes
+//! serve one request, `execute` and `offered` pass on through `stage` to the `offered` of the next node.
 
 mod advertise;
 pub mod capture;
@@ -10,16 +11,19 @@ mod control;
 mod driver;
 mod execute;
 mod hands;
+mod health;
 mod http;
+pub mod keys;
 mod links;
 mod meters;
-mod mqtt;
+pub(crate) mod mqtt;
 mod offered;
 mod peers;
 mod remote;
 mod renewal;
-mod running;
+pub(crate) mod running;
 mod spool;
+mod stage;
 pub mod store;
 mod uplink;
 

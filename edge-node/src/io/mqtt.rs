@@ -127,7 +127,7 @@ impl Broker {
 }
 
 /// The address with the hub's own host put in where it says so.
-fn resolved(address: &str, hub_host: Option<IpAddr>) -> String {
+pub(crate) fn resolved(address: &str, hub_host: Option<IpAddr>) -> String {
     match (address.rsplit_once(':'), hub_host) {
         (Some((SAME_HOST, port)), Some(IpAddr::V6(host))) => format!("[{host}]:{port}"),
         (Some((SAME_HOST, port)), Some(host)) => format!("{host}:{port}"),

@@ -5,6 +5,7 @@ use shared::fleet::FleetDelta;
 use shared::plan::Failure;
 use shared::request::{AttemptEvent, Event};
 use shared::units::Tokens;
+use shared::wire::body::BadBody;
 use shared::wire::frame::{CHUNK_BYTES_MAX, Chunk, End, TokenBatch};
 use shared::wire::{Body, Frame};
 use shared::work::ExecHeader;
@@ -66,7 +67,9 @@ impl Talk {
                     self.tell(AttemptEvent::Accepted(load)).await?;
                     self.body_wanted.notified().await;
                     // A write that fails shows in the next read, with a reason if the other end gave one.
-                    drop(send_body(&mut stream.writer, &self.body).await);
+                    if send_body(&mut stream.writer, self.body.encode()).await.is_ok() {
+                        drop(stream.writer.finish().await);
+                    }
                 }
                 Ok(Some(Frame::Refused(reason, load))) => return Ok(AttemptEvent::Refused(reason, load)),
                 Ok(Some(Frame::Progress)) => self.tell(AttemptEvent::Progress).await?,
@@ -111,15 +114,14 @@ pub(super) async fn deliver(
     handle.send(Message::Content { event, batch, room }).await.map_err(|_| Unwanted)
 }
 
-async fn send_body(writer: &mut FrameWriter, body: &Body) -> Result<(), StreamError> {
-    let Ok(bytes) = body.encode() else {
-        // The front refuses larger ones; closing the stream makes it a failed attempt.
-        return Err(StreamError::Closed);
-    };
+/// Sends a body in chunks. The stream stays open.
+pub(super) async fn send_body(writer: &mut FrameWriter, body: Result<Vec<u8>, BadBody>) -> Result<(), StreamError> {
+    // The front refuses larger ones; without its body the stream is a failed attempt.
+    let bytes = body.map_err(|_| StreamError::Closed)?;
     let chunks = bytes.chunks(CHUNK_BYTES_MAX);
     let last = chunks.len().saturating_sub(1);
     for (number, bytes) in chunks.enumerate() {
         writer.write(&Frame::Body(Chunk { bytes: bytes.to_vec(), last: number == last })).await?;
     }
-    writer.finish().await
+    Ok(())
 }

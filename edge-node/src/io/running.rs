@@ -5,23 +5,27 @@ use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
 use super::execute::Engines;
 use super::hands::Hands;
+use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
+use super::keys::Keeper;
 use super::links::Links;
 use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
 use super::offered::Host;
 use super::renewal::Renewal;
+use super::stage::Reach;
 use super::store::{self, Member, StoreError};
 use super::{peers, spool, uplink};
 use crate::config::{BadConfig, Config, PeerSection};
-use crate::exec;
+use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
+use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
 use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
-use shared_net::openai::{BadFront, FrontCounters, router_with, serve};
+use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
 
 /// How long running requests may take to end at a stop; then they are cut off. Service managers allow ten seconds and more.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -40,6 +45,9 @@ const ENGINES_MAX: Duration = Duration::from_secs(3);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// How often the machine's gauges are read: once for each heartbeat's report.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
+
+/// A profile changes with each request; the agent hears of it this often. No decision is better for hearing it sooner.
+const PROFILE_EVERY: Duration = Duration::from_millis(500);
 
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
@@ -115,22 +123,49 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
+        Self::begin(config, None, capture).await
+    }
+
+    /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way.
+    pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
+        let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
+        Self::begin(config, Some(Arc::new(engines)), None).await
+    }
+
+    async fn begin(config: &Config, engines: Option<Engines>, capture: Option<PathBuf>) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
         let joined = join_state(config, folder.path()).await?;
+        config.check_keys(joined.is_some() || !super::keys::load(folder.path())?.is_empty())?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = start_engines(config)?;
+        let engines = match engines {
+            Some(engines) => engines,
+            None => start_engines(config, folder.path()).await?,
+        };
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
         let listener = listener.map_err(|source| StartError::Listen { address: config.http.listen, source })?;
         let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
 
+        let ring = KeyRing::new(
+            joined.as_ref().map_or_else(|| CertClock::load(folder.path()), |joined| joined.membership.clock.clone()),
+        );
+        if joined.is_some() {
+            // The hub may have some, now or later.
+            ring.expect_keys();
+        }
+        tasks.spawn("API keys", Keeper::start(Arc::clone(&folder), ring.clone())?.run(tasks.cancelled()));
         let (handle, inbox) = driver::channel(&agent, clock);
-        let (links, meters) = (Arc::new(Links::default()), Arc::new(Meters::new()));
-        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines) };
+        let links = Arc::new(Links::default());
+        let meters = Arc::new(Meters::new(Arc::clone(&links)));
+        let reach = Reach { links: Arc::clone(&links), meters: Arc::clone(&meters) };
+        let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
         let (spool, spooled) = spool::open(&folder, &tasks).map_err(|source| StoreError::File {
@@ -149,6 +184,7 @@ impl Running {
             broker,
             (store, spool.clone()),
             meters_of,
+            ring.clone(),
         );
         let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
@@ -156,6 +192,7 @@ impl Running {
         drop(handle.tell(AgentEvent::Spooled(spooled)).await);
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
+        tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
 
         let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
         let membership = joined.as_ref().map(|joined| joined.membership.clone());
@@ -171,7 +208,7 @@ impl Running {
         let counters = Arc::new(FrontCounters::default());
         let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership, spool });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
-        let router = router_with(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside)?;
+        let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
         store::note_http_address(folder.path(), http)?;
         tracing::info!(node = %handle.node(), %http, joined = endpoint.is_some(), "agent started");
@@ -215,6 +252,8 @@ impl Running {
         self.front.cancel();
         drop(tokio::time::timeout(DRAIN_MAX, self.idle()).await);
         drop(self.handle.tell(AgentEvent::Leave).await);
+        // Answered after it: goodbyes are on their way and the state is on its way to the disk before anything is cancelled.
+        drop(self.handle.look(|_, _| ()).await);
         let front = self.front.stop(GOODBYE_MAX).await;
         let tasks = self.tasks.stop(TASKS_MAX).await;
         for engine in self.engines.values() {
@@ -267,7 +306,8 @@ fn overrides(config: &Config) -> BTreeMap<NodeId, String> {
     config.peers.iter().filter_map(known).collect()
 }
 
-fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
+/// Where the hub is dialled: the configuration's word, else the token's.
+pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
     if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
 }
 
@@ -305,16 +345,19 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
         peer_addresses: overrides(config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dispatch: config.policies.dispatch.clone(),
+        splits: config.policies.splits,
         allocation: config.policies.allocation.clone(),
         catalogue: config.catalogue()?,
         seed: rand::random(),
     })
 }
 
-fn start_engines(config: &Config) -> Result<Engines, StartError> {
+async fn start_engines(config: &Config, state: &Path) -> Result<Engines, StartError> {
+    let managed = config.engines.iter().filter(|engine| engine.managed()).map(|engine| engine.variant().clone());
+    exec::upstream::sweep(state, &managed.collect()).await;
     let mut engines = BTreeMap::new();
     for engine in &config.engines {
-        engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
+        engines.insert(engine.variant().clone(), exec::start(engine.clone(), state)?);
     }
     Ok(Arc::new(engines))
 }
@@ -325,14 +368,26 @@ fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
         let (mut watch, all, handle, stop) = (engine.watch(), Arc::clone(engines), handle.clone(), tasks.cancelled());
         watch.mark_changed();
         tasks.spawn(format!("watch of {variant}"), async move {
+            let (mut told, mut quiet_until): (Option<ReplicaReport>, _) = (None, Instant::now());
             loop {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
                     changed = watch.changed() => if changed.is_err() { return },
                 }
+                let only_profile = |now: &ReplicaReport| told.as_ref().is_some_and(|told| differ_in_profile_only(told, now));
+                if only_profile(&watch.borrow()) && Instant::now() < quiet_until {
+                    // Another change meanwhile ends the wait, and is looked at in turn.
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return,
+                        changed = watch.wait_for(|now| !only_profile(now)) => if changed.is_err() { return },
+                        () = sleep_until(quiet_until) => {}
+                    }
+                }
+                told = Some(watch.borrow_and_update().clone());
+                quiet_until = Instant::now() + PROFILE_EVERY;
                 let reports: Vec<ReplicaReport> = all.values().map(|engine| engine.report()).collect();
-                watch.mark_unchanged();
                 if handle.tell(AgentEvent::Replicas(reports)).await.is_err() {
                     return;
                 }
@@ -341,10 +396,27 @@ fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
     }
 }
 
+/// Whether nothing changed but the rates of a profile that was known before. Asked at each request, so nothing is copied.
+fn differ_in_profile_only(a: &ReplicaReport, b: &ReplicaReport) -> bool {
+    // All fields by name: a new one must not be forgotten here.
+    let ReplicaReport { variant, engine, device, state, load, memory, context, weights_sha256, layers, capabilities, profile } =
+        a;
+    (variant, engine, device, state, load, memory) == (&b.variant, &b.engine, &b.device, &b.state, &b.load, &b.memory)
+        && (context, weights_sha256, layers, capabilities) == (&b.context, &b.weights_sha256, &b.layers, &b.capabilities)
+        && profile.is_some() == b.profile.is_some()
+}
+
 async fn watch_machine(handle: Handle, tasks: Tasks) {
     let stop = tasks.cancelled();
     let mut probe = Probe::new();
     if handle.tell(AgentEvent::Machine(probe.machine())).await.is_err() {
+        return;
+    }
+    // A file of a hundred megabytes takes a moment to read.
+    let hashed = tokio::task::spawn_blocking(running_sha256).await;
+    if let Ok(Some(sha256)) = hashed
+        && handle.tell(AgentEvent::Binary(sha256)).await.is_err()
+    {
         return;
     }
     loop {

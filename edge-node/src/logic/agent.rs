@@ -13,6 +13,7 @@ use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
 use shared::ids::{Instance, NodeId, SessionEpoch};
 use shared::plan::DispatchSetting;
 use shared::policy::BadPolicy;
+use shared::policy::dispatch::SplitRules;
 use shared::request::{CoreConfig, Effect, Event, RequestCore};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Hello;
@@ -25,7 +26,7 @@ const STALE_AFTER: Micros = Micros::from_secs(15);
 /// State is written to disk at most this often; what changed in between is sent again by the hub after a crash.
 const PERSIST_EVERY: Micros = Micros::from_secs(1);
 /// Heartbeats that a hub may ask for, shortest and longest: outside, it would be a storm or a lost lease.
-const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(200), Micros::from_secs(60));
+const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(20), Micros::from_secs(60));
 
 /// Who the agent is, and how it starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub struct AgentConfig {
     pub version: String,
     /// The dispatch policy, until a plan names another.
     pub dispatch: DispatchSetting,
+    /// What holds for requests that are split over several nodes.
+    #[serde(default)]
+    pub splits: SplitRules,
     /// The allocation policy.
     pub allocation: DispatchSetting,
     /// What there is to serve, until a hub says so.
@@ -94,6 +98,7 @@ impl Agent {
             dispatch: config.dispatch.clone(),
             seed: config.seed,
             stale_after: STALE_AFTER,
+            splits: config.splits,
         })?;
         let inventory = Inventory {
             node: config.node.clone(),
@@ -103,10 +108,13 @@ impl Agent {
             costs: config.costs.clone(),
             addresses: config.addresses.clone(),
             version: config.version.clone(),
+            binary_sha256: String::new(),
         };
+        let mut uplink = Uplink::new(config.instance, config.seed, config.hub.is_some());
+        uplink.recall_broker(restored.as_ref().map_or("", |restored| &restored.broker));
         Ok(Self {
             core,
-            uplink: Uplink::new(config.instance, config.seed, config.hub.is_some()),
+            uplink,
             plans: Plans::new(config.node.clone(), config.hub.clone()),
             view: View::new(config.node.clone()),
             peers: Peers::new(config.node.clone(), config.seed),
@@ -142,7 +150,10 @@ impl Agent {
                 // The many events of requests change nothing that the parts beside the core act upon, but loads.
                 let before = out.len();
                 self.tell_core(now, event, out);
-                let busy = out[before..].iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::LoadChanged(..))));
+                let busy = out[before..].iter().any(|effect| match effect {
+                    AgentEffect::Request(Effect::LoadChanged(variant, load)) => self.reports.stirred_by(variant, load),
+                    _ => false,
+                });
                 return busy || self.next_deadline().is_some_and(|at| at <= now);
             }
             AgentEvent::Uplink(..) | AgentEvent::Broker(..) | AgentEvent::Peer(..) if self.left => {}
@@ -159,6 +170,7 @@ impl Agent {
                 }
                 self.tell_core(now, Event::Replicas(replicas), out);
             }
+            AgentEvent::Binary(sha256) => self.reports.binary(sha256),
             AgentEvent::Machine(machine) => {
                 self.reports.machine(machine);
                 self.shares.hurry();
@@ -323,7 +335,8 @@ impl Agent {
     }
 
     fn persisted(&self) -> Persisted {
-        let mut persisted = Persisted { session_epoch_seen: self.session_seen, ..Persisted::default() };
+        let broker = self.uplink.broker_address().to_owned();
+        let mut persisted = Persisted { session_epoch_seen: self.session_seen, broker, ..Persisted::default() };
         self.plans.persist(&mut persisted);
         self.view.persist(&mut persisted);
         persisted
@@ -342,7 +355,7 @@ impl Agent {
             &mut peers,
             &Surroundings {
                 shown: self.view.nodes(),
-                granted: &|node| plans.targets().any(|target| target.node == *node),
+                granted: &|node| plans.targets().any(|target| target.nodes().any(|one| one == node)),
                 degraded: self.degraded(),
                 hello: &|| self.hello(),
                 loads: &loads,
@@ -362,7 +375,7 @@ impl Agent {
         let mut effects = Vec::new();
         self.core.handle(now, event, &mut effects);
         for effect in effects {
-            // Without a hub nobody waits for it.
+            // A node that never joined has nobody to tell.
             if let Effect::Record(record) = &effect
                 && self.config.hub.is_some()
             {

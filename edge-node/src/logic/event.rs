@@ -9,6 +9,7 @@ use shared::request::{Effect, Event};
 use shared::units::{Bytes, Fraction, Micros};
 use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};
 use shared::wire::mqtt::{PlanAck, Session, Status, ViewMessage};
+use shared::work::ClientKey;
 
 /// Names one connection between two agents in one life of this process.
 pub type LinkId = u64;
@@ -33,6 +34,8 @@ pub enum AgentEvent {
     Replicas(Vec<ReplicaReport>),
     /// What the machine is.
     Machine(Machine),
+    /// SHA-256 of the program file that runs.
+    Binary(String),
     /// How the machine is.
     Gauges(Gauges),
     /// The process shall end: take nothing new, tell the hub, finish what runs.
@@ -223,6 +226,8 @@ pub enum AgentEffect {
     PongPeer(NodeId, LinkId, Pulse),
     /// Tell a peer that this node's replicas changed.
     TellPeer(NodeId, LinkId, Box<Hello>),
+    /// From now on these API keys of the fleet are good here, and no others of it.
+    Keys(Vec<ClientKey>),
     /// Refuse and close connections of these certificates, by serial number in hex.
     Revoked(Vec<String>),
     /// Keep the records on disk that wait for the hub.

@@ -81,6 +81,9 @@ impl Agent {
         if let Some(catalogue) = changes.catalogue {
             self.tell_core(now, Event::Catalogue(catalogue), out);
         }
+        if let Some(keys) = changes.keys {
+            out.push(AgentEffect::Keys(keys));
+        }
         if let Some(revoked) = changes.revoked {
             out.push(AgentEffect::Revoked(revoked));
         }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
 use shared::ids::{NodeId, PlanEpoch, SessionEpoch};
 use shared::plan::{Layer, Plan};
-use shared::work::Catalogue;
+use shared::work::{Catalogue, ClientKey};
 use std::collections::BTreeMap;
 
 /// Another node, as far as that lasts.
@@ -32,10 +32,15 @@ pub struct Persisted {
     /// What the hub said that there is to serve; absent when it never did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub catalogue: Option<Catalogue>,
+    /// The fleet's API keys: hashes and limits.
+    pub keys: Vec<ClientKey>,
     /// Whom the last view showed.
     pub neighbours: BTreeMap<NodeId, Neighbour>,
     /// Certificates that are no longer good, by serial number in hex.
     pub revoked: Vec<String>,
+    /// `host:port` of the broker that the hub named last; a host `hub` is the hub's own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub broker: String,
     /// Whether an operator wants this node empty.
     pub drain: bool,
 }

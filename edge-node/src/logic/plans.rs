@@ -256,6 +256,9 @@ fn offload_fault(plan: &Plan, row: &OffloadRow) -> Option<String> {
     if row.targets.len() > OffloadRow::TARGETS_MAX {
         return Some(format!("{} targets for {}, at most {}", row.targets.len(), row.service, OffloadRow::TARGETS_MAX));
     }
+    if let Some((target, why)) = row.targets.iter().find_map(|target| Some((target, target.check_stages().err()?))) {
+        return Some(format!("{} split from {} on: {why}", target.variant, target.node));
+    }
     let shares: f64 = row.targets.iter().map(|target| target.share.get()).sum();
     (shares > 1.0 + SHARE_SLACK).then(|| format!("shares for {} sum to {shares}", row.service))
 }
@@ -263,8 +266,11 @@ fn offload_fault(plan: &Plan, row: &OffloadRow) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared::fleet::{Hop, PathReport};
     use shared::ids::{ScopeId, ServiceId, VariantId};
+    use shared::plan::StageGrant;
     use shared::units::{Fraction, Micros};
+    use shared::work::LayerRange;
 
     fn node(name: &str) -> NodeId {
         NodeId::new(name).expect("good")
@@ -291,6 +297,7 @@ mod tests {
             variant: VariantId::new("v").expect("good"),
             share: Fraction::new(0.5).expect("good"),
             open_max: 4,
+            stages: Vec::new(),
         };
         let service = ServiceId::new("assistant").expect("good");
         let row = OffloadRow { edge: node("lab/a"), service, targets: vec![target] };
@@ -352,15 +359,24 @@ mod tests {
                 targets: Vec::new(),
             }]),
         );
-        for bad in [foreign, elsewhere, expired, outside] {
+        let mut gap = offload(6, None);
+        if let PlanRows::Offload(rows) = &mut gap.rows {
+            let stage = |name, from, to| StageGrant {
+                node: node(name),
+                layers: LayerRange { from, to, of: 30 },
+                path: PathReport::with_rtt(Hop::Relay, Micros(1)),
+            };
+            rows[0].targets[0].stages = vec![stage("cloud/big", 0, 10), stage("lab/b", 12, 30)];
+        }
+        for bad in [foreign, elsewhere, expired, outside, gap] {
             let (acks, in_force) = plans.take(Moment(1), bad);
             assert!(matches!(&states(&acks)[..], [(Layer::Offload, AckState::Failed(_))]), "{acks:?}");
             assert!(in_force.is_empty());
         }
         assert_eq!(plans.targets().count(), 1);
-        assert_eq!(plans.seen().sequence, 5, "a stranger's epochs are not the hub's");
+        assert_eq!(plans.seen().sequence, 6, "a stranger's epochs are not the hub's");
         let unknown = DispatchSetting { policy: "no-such".to_owned(), config: serde_json::Value::Null };
-        let (acks, _) = plans.take(Moment(2), plan(6, PlanRows::Dispatch(unknown)));
+        let (acks, _) = plans.take(Moment(2), plan(7, PlanRows::Dispatch(unknown)));
         assert!(matches!(&states(&acks)[..], [(Layer::Dispatch, AckState::Unsupported(_))]), "{acks:?}");
     }
 

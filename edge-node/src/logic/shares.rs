@@ -105,11 +105,13 @@ mod tests {
         ReplicaReport {
             variant: VariantId::new(variant).expect("good"),
             engine,
+            device: String::new(),
             state: ReplicaState::Ready,
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),
             context: Tokens(2_048),
             weights_sha256: None,
+            layers: None,
             capabilities: Vec::new(),
             profile: None,
         }

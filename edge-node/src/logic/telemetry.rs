@@ -66,6 +66,11 @@ impl Reports {
         self.inventory.machine = machine;
     }
 
+    pub(super) fn binary(&mut self, sha256: String) {
+        self.inventory_due |= self.inventory.binary_sha256 != sha256;
+        self.inventory.binary_sha256 = sha256;
+    }
+
     /// Cores that the agent may use, as far as is known.
     pub(super) const fn cores(&self) -> Option<u32> {
         self.inventory.machine.cores
@@ -111,6 +116,11 @@ impl Reports {
             self.flush_records(now, session, out);
             out.push(publish(session, Publication::Status(Status { online: false })));
         }
+    }
+
+    /// Whether a replica's load is news to others. Most loads are not: thousands a second may change on a busy node.
+    pub(super) fn stirred_by(&self, variant: &VariantId, load: &Load) -> bool {
+        self.gist.get(variant).is_none_or(|(_, free, waits)| (*free, *waits) != free_and_waiting(load))
     }
 
     /// Publishes what is due.
@@ -249,8 +259,12 @@ pub(super) struct Own<'a> {
 }
 
 fn gist(replica: &ReplicaReport) -> (VariantId, (ReplicaState, bool, bool)) {
-    let Load { slots, active, queued, .. } = replica.load;
-    (replica.variant.clone(), (replica.state.clone(), active < slots, queued > 0))
+    let (free, waits) = free_and_waiting(&replica.load);
+    (replica.variant.clone(), (replica.state.clone(), free, waits))
+}
+
+const fn free_and_waiting(load: &Load) -> (bool, bool) {
+    (load.active < load.slots, load.queued > 0)
 }
 
 fn publish(session: Session, publication: Publication) -> AgentEffect {

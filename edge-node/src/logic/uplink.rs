@@ -304,6 +304,16 @@ impl Uplink {
         self.broker = if self.closing { Broker::Off } else { Broker::Waiting { until } };
     }
 
+    /// The broker that the hub named last, or none.
+    pub(super) fn broker_address(&self) -> &str {
+        &self.broker_address
+    }
+
+    /// The broker that it named in an earlier life; nobody connects there before the hub has named one anew.
+    pub(super) fn recall_broker(&mut self, address: &str) {
+        self.broker_address = address.to_owned();
+    }
+
     /// Whether news of broker connection `number` is news of the present one.
     pub(super) const fn is_present(&self, number: u64) -> bool {
         number == self.broker_number && matches!(self.broker, Broker::Up { .. })

@@ -6,7 +6,7 @@ use shared::fleet::{FleetDelta, Hop, NodeState, PathReport};
 use shared::ids::{NodeId, PlanEpoch};
 use shared::units::Micros;
 use shared::wire::mqtt::{ViewMessage, ViewNode};
-use shared::work::Catalogue;
+use shared::work::{Catalogue, ClientKey};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes of a view that are believed. A node may know its site and eight targets a service; more is a fault of the sender,
@@ -31,6 +31,8 @@ pub(super) struct View {
     epoch: Option<PlanEpoch>,
     nodes: BTreeMap<NodeId, Shown>,
     catalogue: Option<Catalogue>,
+    #[serde(default)]
+    keys: Vec<ClientKey>,
     revoked: BTreeSet<String>,
     drain: bool,
     dirty: bool,
@@ -41,13 +43,23 @@ pub(super) struct View {
 pub(super) struct Changes {
     pub(super) deltas: Vec<FleetDelta>,
     pub(super) catalogue: Option<Catalogue>,
+    pub(super) keys: Option<Vec<ClientKey>>,
     pub(super) revoked: Option<Vec<String>>,
     pub(super) drain: Option<bool>,
 }
 
 impl View {
     pub(super) const fn new(me: NodeId) -> Self {
-        Self { me, epoch: None, nodes: BTreeMap::new(), catalogue: None, revoked: BTreeSet::new(), drain: false, dirty: false }
+        Self {
+            me,
+            epoch: None,
+            nodes: BTreeMap::new(),
+            catalogue: None,
+            keys: Vec::new(),
+            revoked: BTreeSet::new(),
+            drain: false,
+            dirty: false,
+        }
     }
 
     /// Takes back what an earlier life knew.
@@ -55,11 +67,13 @@ impl View {
         let remembered = |neighbour: &Neighbour| Shown { neighbour: neighbour.clone(), state: None };
         self.nodes = persisted.neighbours.iter().map(|(node, known)| (node.clone(), remembered(known))).collect();
         self.catalogue.clone_from(&persisted.catalogue);
+        self.keys.clone_from(&persisted.keys);
         self.revoked = persisted.revoked.iter().cloned().collect();
         self.drain = persisted.drain;
         Changes {
             deltas: self.nodes.iter().map(|(node, shown)| node_delta(node, &shown.neighbour)).collect(),
             catalogue: self.catalogue.clone(),
+            keys: (!self.keys.is_empty()).then(|| self.keys.clone()),
             revoked: (!self.revoked.is_empty()).then(|| persisted.revoked.clone()),
             drain: self.drain.then_some(true),
         }
@@ -97,6 +111,10 @@ impl View {
             self.catalogue = Some(catalogue.clone());
             changes.catalogue = Some(catalogue);
         }
+        if let Some(keys) = message.keys.filter(|keys| *keys != self.keys) {
+            self.keys = keys.into_iter().take(ClientKey::KEYS_MAX).collect();
+            changes.keys = Some(self.keys.clone());
+        }
         let revoked: BTreeSet<_> = message.revoked.into_iter().take(REVOKED_MAX).collect();
         if revoked != self.revoked {
             changes.revoked = Some(revoked.iter().cloned().collect());
@@ -106,7 +124,8 @@ impl View {
             self.drain = message.drain;
             changes.drain = Some(message.drain);
         }
-        self.dirty |= changes.catalogue.is_some() || changes.revoked.is_some() || changes.drain.is_some();
+        self.dirty |=
+            changes.catalogue.is_some() || changes.keys.is_some() || changes.revoked.is_some() || changes.drain.is_some();
         changes
     }
 
@@ -148,6 +167,7 @@ impl View {
     pub(super) fn persist(&self, into: &mut Persisted) {
         into.neighbours = self.nodes.iter().map(|(node, shown)| (node.clone(), shown.neighbour.clone())).collect();
         into.catalogue.clone_from(&self.catalogue);
+        into.keys.clone_from(&self.keys);
         into.revoked = self.revoked.iter().cloned().collect();
         into.drain = self.drain;
     }

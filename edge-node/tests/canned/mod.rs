@@ -89,6 +89,7 @@ impl Canned {
             .route("/v1/models", get(models))
             .route("/v1/chat/completions", post(complete))
             .route("/v1/completions", post(complete))
+            .route("/v1/embeddings", post(complete))
             .with_state(Arc::clone(&desk));
         let stop = CancellationToken::new();
         let ended = stop.clone().cancelled_owned();

@@ -7,7 +7,7 @@ use shared::plan::{Failure, Finish, Reason, Usage};
 use shared::units::{Bytes, Tokens};
 use shared::wire::Body;
 use shared::wire::body::{Message, Prompt, Sampling};
-use shared::work::{ExecHeader, Features, Priority, PromptKind, ResidencyBound};
+use shared::work::{ExecHeader, Features, Precision, Priority, PromptKind, ResidencyBound};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,10 @@ pub(crate) fn plain(text: &str, sampling: Sampling) -> Body {
     Body { prompt: Prompt::Plain(text.to_owned()), sampling, passthrough: None, resume: Vec::new() }
 }
 
+pub(crate) fn inputs(texts: Vec<String>) -> Body {
+    Body { prompt: Prompt::Inputs(texts), sampling: greedy(1), passthrough: None, resume: Vec::new() }
+}
+
 pub(crate) fn chat(text: &str, sampling: Sampling) -> Body {
     let message = Message { role: "user".to_owned(), content: text.to_owned() };
     Body { prompt: Prompt::Chat(vec![message]), sampling, passthrough: None, resume: Vec::new() }
@@ -50,9 +54,10 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
     let (kind, bytes) = match &body.prompt {
         Prompt::Chat(messages) => (PromptKind::Chat, messages.iter().map(|message| message.content.len()).sum::<usize>()),
         Prompt::Plain(text) => (PromptKind::Completion, text.len()),
+        Prompt::Inputs(texts) => (PromptKind::Embedding, texts.iter().map(String::len).sum()),
     };
     ExecHeader {
-        attempt: AttemptId { request: RequestId(1), number: 0 },
+        attempt: AttemptId::new(RequestId(1), 0),
         ingress: NodeId::new("site/a").expect("good"),
         target: NodeId::new("site/a").expect("good"),
         service: ServiceId::new("assistant").expect("good"),
@@ -66,6 +71,8 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
         priority: Priority::default(),
         remaining: None,
         resume_from: Tokens(body.resume.len() as u32),
+        stages: Vec::new(),
+        precision: Precision::default(),
         parent_span: 0,
     }
 }
@@ -74,7 +81,7 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
 pub(crate) fn ask_with(engine: &dyn Engine, header: ExecHeader, body: Body, events: usize) -> Result<Asked, Reason> {
     let (sink, receiver) = mpsc::channel(events);
     let cancel = CancellationToken::new();
-    engine.submit(Job { header, body, cancel: cancel.clone(), sink })?;
+    engine.submit(Job::whole(header, body, cancel.clone(), sink))?;
     Ok(Asked { cancel, events: receiver })
 }
 
@@ -123,6 +130,7 @@ impl Asked {
                     answer.deltas.extend(batch.delta);
                     answer.batches.push((batch.count, batch.text));
                 }
+                ExecEvent::Drawn(drawn) => answer.ids.push(drawn.0),
                 ExecEvent::End(finish, usage) => answer.end = Some((finish, usage)),
                 ExecEvent::Failed(failure) => answer.failure = Some(failure),
             }

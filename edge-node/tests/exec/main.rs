@@ -3,9 +3,14 @@
 
 #[path = "../canned/mod.rs"]
 mod canned;
+mod chain;
 mod desk;
+#[cfg(feature = "llama-cpp")]
+mod llamacpp;
 mod llm;
 mod profiled;
+mod reference;
 mod smollm2;
+mod stages;
 mod tiny;
 mod upstream;

@@ -1,10 +1,13 @@
 //! The quick start's own model.
 
+use crate::chain::ask_chain;
 use crate::desk::{answer, ask, chat, greedy, plain, ready};
-use edge_node::exec::llm::{CacheForm, Llm, LlmConfig, load};
+use edge_node::exec::llm::{CacheForm, LayerSpan, Llm, LlmConfig, load};
 use edge_node::exec::{Engine, ExecEvent};
 use shared::wire::body::{Message, Prompt, Sampling};
+use shared::work::Precision;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -12,10 +15,10 @@ use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+pub(crate) const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 
 /// The model's file; nothing, with a note, where a developer has not fetched it.
-fn path() -> Option<PathBuf> {
+pub(crate) fn path() -> Option<PathBuf> {
     let named = std::env::var_os("TIDEGATE_TEST_MODEL").map(PathBuf::from);
     let path = named.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/models").join(FILE));
     if path.exists() {
@@ -68,6 +71,78 @@ async fn a_resumed_stream_is_the_unbroken_one() {
             body.resume = whole.ids[..cut].to_vec();
             let rest = answer(&engine, body).await;
             assert_eq!((rest.ids.as_slice(), rest.end), (&whole.ids[cut..], whole.end), "cut at {cut} with {sampling:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_requests_at_once_get_the_tokens_of_each_alone() {
+    let Some(path) = path() else { return };
+    let engine = Llm::start(LlmConfig { slots: 4, ..config(&path) }).expect("starts");
+    ready(&engine).await;
+    let warm = |seed| Sampling { temperature: 0.9, seed, repetition_penalty: 1.1, ..greedy(40) };
+    let bodies = [
+        chat(PROMPTS[0], greedy(40)),
+        plain(&PROMPTS.join(" "), warm(1)),
+        chat(PROMPTS[10], warm(2)),
+        plain(PROMPTS[7], greedy(40)),
+    ];
+    let mut alone = Vec::new();
+    for body in &bodies {
+        alone.push(answer(&engine, body.clone()).await);
+    }
+    let asked = bodies.map(|body| ask(&engine, body));
+    for (asked, alone) in asked.into_iter().zip(alone) {
+        let together = asked.all().await;
+        assert_eq!((together.ids, together.end), (alone.ids, alone.end));
+    }
+}
+
+/// Prompts of different lengths and kinds.
+const PROMPTS: [&str; 16] = [
+    "What is Rust?",
+    "What are the days of the week?",
+    "Tell me about the tide.",
+    "Count from one to twenty.",
+    "Translate into French: the gate is open.",
+    "def fibonacci(n):",
+    "Why is the sky blue? Answer in one sentence.",
+    "List three fruits, then three vegetables, then three kinds of bread.",
+    "2 + 2 =",
+    "Grüße aus Köln! Wie heißt der Fluss?",
+    "Write a haiku about a lighthouse.",
+    "Explain to a child how a lock on a canal lifts a boat from low water to high water, and why no pump is needed for it.",
+    "hello hello hello hello hello hello hello hello",
+    "Who wrote the play about the prince of Denmark?",
+    "🙂🙃 what do these mean?",
+    "Give me a JSON object with the keys `name` and `age`.",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn split_in_two_it_equals_the_whole_on_sixteen_prompts_at_three_cuts() {
+    let Some(path) = path() else { return };
+    let part = async |layers| {
+        let engine = Llm::start(LlmConfig { layers, ..config(&path) }).expect("starts");
+        ready(&engine).await;
+        Arc::new(engine)
+    };
+    let body = |number: usize, text: &str| {
+        let warm = Sampling { temperature: 0.8, top_p: 0.95, seed: number as u64, repetition_penalty: 1.1, ..greedy(12) };
+        chat(text, if number.is_multiple_of(2) { greedy(12) } else { warm })
+    };
+    let whole = part(None).await;
+    let mut expected = Vec::new();
+    for (number, text) in PROMPTS.into_iter().enumerate() {
+        expected.push(answer(&*whole, body(number, text)).await);
+    }
+    drop(whole);
+    for cut in [7, 15, 24] {
+        let span = |from, to| Some(LayerSpan { from, to });
+        let engines = [part(span(0, cut)).await, part(span(cut, 30)).await];
+        for ((number, text), whole) in PROMPTS.into_iter().enumerate().zip(&expected) {
+            let split = ask_chain(&engines, &[0, cut, 30], body(number, text), Precision::F32).asked.all().await;
+            assert_eq!((&split.ids, &split.end), (&whole.ids, &whole.end), "cut at {cut}: {text}");
+            assert!(!split.ids.is_empty());
         }
     }
 }

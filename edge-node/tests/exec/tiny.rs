@@ -217,3 +217,20 @@ fn turn(x: &[f64], position: usize) -> Vec<f64> {
     }
     turned
 }
+
+/// Copies a model with another chat template.
+pub(crate) fn with_template(from: &Path, to: &Path, template: &str) {
+    let mut file = std::fs::File::open(from).expect("is there");
+    let content = gguf_file::Content::read(&mut file).expect("a model");
+    let template = Value::String(template.to_owned());
+    let replaced = |(key, value)| if key == "tokenizer.chat_template" { (key, &template) } else { (key, value) };
+    let metadata: Vec<(&str, &Value)> = content.metadata.iter().map(|(key, value)| replaced((key.as_str(), value))).collect();
+    let tensors: Vec<(&str, QTensor)> = content
+        .tensor_infos
+        .keys()
+        .map(|name| (name.as_str(), content.tensor(&mut file, name, &Device::Cpu).expect("a tensor")))
+        .collect();
+    let tensors: Vec<(&str, &QTensor)> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let mut file = std::fs::File::create(to).expect("a file");
+    gguf_file::write(&mut file, &metadata, &tensors).expect("written");
+}

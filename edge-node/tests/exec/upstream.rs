@@ -1,13 +1,15 @@
 //! The upstream engine against a canned server with the faults of real ones.
 
 use crate::canned::{Canned, Script, Step};
-use crate::desk::{Answer, PATIENCE, answer, ask, ask_with, chat, greedy, header, plain, ready, settled, until};
+use crate::desk::{Answer, PATIENCE, answer, ask, ask_with, chat, greedy, header, inputs, plain, ready, settled, until};
 use edge_node::exec::upstream::{Upstream, UpstreamConfig};
 use edge_node::exec::{Engine, ExecEvent};
 use serde_json::{Value, json};
 use shared::fleet::{ProfileSource, ReplicaState};
 use shared::plan::{Failure, Finish, Reason};
 use shared::units::{Micros, Tokens};
+use shared::wire::Body;
+use std::path::Path;
 use std::time::Duration;
 
 fn config(canned: &Canned, more: Value) -> UpstreamConfig {
@@ -21,7 +23,7 @@ fn config(canned: &Canned, more: Value) -> UpstreamConfig {
 }
 
 async fn engine(canned: &Canned, more: Value) -> Upstream {
-    let engine = Upstream::start(config(canned, more)).expect("starts");
+    let engine = Upstream::start(config(canned, more), Path::new("unused")).expect("starts");
     ready(&engine).await;
     engine
 }
@@ -140,6 +142,37 @@ async fn the_request_is_rebuilt_and_carries_the_key() {
 }
 
 #[tokio::test]
+async fn vectors_come_as_they_were_written() {
+    let canned = Canned::start().await;
+    let engine = engine(&canned, json!({ "capabilities": ["embeddings"] })).await;
+    let texts = vec!["one".to_owned(), "two".to_owned()];
+    let body = || Body { passthrough: Some(r#"{"dimensions":2}"#.to_owned()), ..inputs(texts.clone()) };
+    let vector = |index: u32| json!({ "object": "embedding", "index": index, "embedding": [0.25, -1.5] });
+    let usage = json!({ "prompt_tokens": 4, "total_tokens": 4 });
+    canned.script(Script::Error(200, json!({ "data": [vector(0), vector(1)], "usage": usage })));
+    let heard = answer(&engine, body()).await;
+    let deltas: Vec<Value> = heard.deltas.iter().map(|delta| serde_json::from_str(delta).expect("JSON")).collect();
+    assert_eq!((deltas, heard.end.map(|(_, usage)| usage.prompt)), (vec![vector(0), vector(1)], Some(Tokens(4))));
+    let seen = canned.seen();
+    assert_eq!(seen[0].path, "/v1/embeddings");
+    assert_eq!(seen[0].body, json!({ "model": "canned", "input": ["one", "two"], "dimensions": 2 }));
+    canned.script(Script::Error(200, json!({ "data": [vector(0)] })));
+    assert!(matches!(answer(&engine, body()).await.failure, Some(Failure::Engine(_))), "one vector for two texts");
+    canned.script(Script::Error(400, json!({ "error": { "message": "too odd", "param": "input" } })));
+    let failure = answer(&engine, body()).await.failure;
+    assert!(matches!(&failure, Some(Failure::BadRequest { param: Some(param), .. }) if param == "input"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_capability_that_there_is_not_is_named() {
+    let canned = Canned::start().await;
+    let error = Upstream::start(config(&canned, json!({ "capabilities": ["tuls"] })), Path::new("unused"))
+        .expect_err("none such")
+        .to_string();
+    assert!(error.contains("`tuls`") && error.contains("json_schema"), "{error}");
+}
+
+#[tokio::test]
 async fn what_an_upstream_cannot_do_is_refused() {
     let canned = Canned::start().await;
     let engine = engine(&canned, json!({})).await;
@@ -207,7 +240,7 @@ async fn an_undeclared_speed_is_measured_before_it_is_ready() {
     let canned = Canned::start().await;
     canned.script(Script::words(&["a", "b", "c", "d", "e", "f"], Some((70, 6))));
     let config = UpstreamConfig { rates: None, ..config(&canned, json!({})) };
-    let engine = Upstream::start(config).expect("starts");
+    let engine = Upstream::start(config, Path::new("unused")).expect("starts");
     let report = settled(&engine).await;
     assert_eq!(report.state, ReplicaState::Ready);
     assert_eq!(report.profile.map(|profile| profile.source), Some(ProfileSource::Requests));

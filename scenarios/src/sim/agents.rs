@@ -29,6 +29,8 @@ pub(super) struct AgentHost {
     pub(super) tick_at: Option<Moment>,
     pub(super) executions: BTreeMap<AttemptId, Execution>,
     pub(super) bodies: BTreeSet<AttemptId>,
+    /// Stages that have hidden states to compute on and no slot yet.
+    pub(super) hidden: BTreeSet<AttemptId>,
     pub(super) captures: Vec<Capture<AgentEvent, AgentEffect>>,
     pub(super) session: Option<Session>,
     next_link: LinkId,
@@ -44,6 +46,7 @@ impl AgentHost {
             tick_at: None,
             executions: BTreeMap::new(),
             bodies: BTreeSet::new(),
+            hidden: BTreeSet::new(),
             captures: Vec::new(),
             session: None,
             next_link: 0,
@@ -66,6 +69,7 @@ impl AgentHost {
         self.agent = None;
         self.executions.clear();
         self.bodies.clear();
+        self.hidden.clear();
         self.tick_at = None;
     }
 
@@ -93,6 +97,7 @@ impl Universe {
             peer_addresses: BTreeMap::new(),
             version: "sim".to_owned(),
             dispatch: setting("min-latency"),
+            splits: self.config.splits,
             allocation: setting("equal"),
             catalogue: Catalogue::default(),
             seed,
@@ -166,7 +171,8 @@ impl Universe {
             AgentEffect::TellPeer(_, link, hello) => {
                 self.send_peer(&party, link, |link| PeerEvent::Replicas(link, hello.replicas));
             }
-            AgentEffect::Revoked(_) => {}
+            // Nobody asks over HTTP here.
+            AgentEffect::Keys(_) | AgentEffect::Revoked(_) => {}
             AgentEffect::Persist(persisted) => self.agents[host].persisted = Some(*persisted),
         }
     }
@@ -179,17 +185,12 @@ impl Universe {
             Effect::Finish(request, finish, usage) => self.clients.end(request, Answer::Whole(finish, usage)),
             Effect::Fail(request, failure) => self.clients.end(request, Answer::Error(failure)),
             Effect::Record(record) => self.clients.recorded(*record),
-            Effect::Send { candidate, header } => self.open_route(host, &candidate, header),
+            Effect::Send { candidate, header } => self.open_route(host, candidate.hop, header),
             Effect::SendBody(attempt) => self.along(host, attempt, StreamPiece::Body),
-            Effect::Reset(attempt) => {
-                self.along(host, attempt, StreamPiece::Reset);
-                if self.net.routes.get(&attempt).is_some_and(|route| route.executor.is_none() && route.legs.len() < 2) {
-                    self.net.routes.remove(&attempt);
-                }
-            }
+            Effect::Reset(attempt) => self.reset_route(host, attempt),
             Effect::Run(header) => self.run(host, header),
             Effect::Abort(attempt) => {
-                self.agents[host].executions.remove(&attempt);
+                self.abandon(host, attempt);
                 let gone = Event::Engine(attempt, AttemptEvent::Failed(Failure::ClientGone));
                 self.later(Micros::from_millis(1), Step::Agent(host, life, AgentEvent::Request(gone)));
             }

@@ -38,7 +38,7 @@ impl HubHost {
     pub(super) fn new(config: &UniverseConfig) -> Self {
         let store = Restored { services: config.services.clone(), ..Restored::default() };
         Self {
-            config: HubConfig { seed: config.seed, ..HubConfig::new(config.hub.clone()) },
+            config: HubConfig { seed: config.seed, splits: config.splits, ..HubConfig::new(config.hub.clone()) },
             life: 0,
             hub: None,
             store,
@@ -84,6 +84,8 @@ impl HubHost {
                 self.store.services.retain(|held| held.id != service.id);
                 self.store.services.push(service);
             }
+            Change::Key(key) => self.store.keys.push(key),
+            Change::KeyRevoked(name) => self.store.keys.retain(|held| held.name != name),
             Change::Dispatch(setting) => self.store.dispatch = Some(setting),
             Change::ServiceRemoved(id) => self.store.services.retain(|held| held.id != id),
         }
@@ -173,6 +175,8 @@ impl Universe {
                 self.hub.retained.remove(&(node, layer));
             }
             HubEffect::PublishView { node, view } => self.send_subscriber(&node, BrokerEvent::View(Box::new(view))),
+            // Nobody asks over HTTP here.
+            HubEffect::Keys(_) => {}
             HubEffect::KickMqtt { node } => {
                 if let Some(id) = self.subscription(&node) {
                     self.close(id, &Ended::Broken("kicked".to_owned()));
@@ -325,6 +329,6 @@ fn is_last(piece: &StreamPiece) -> bool {
         StreamPiece::News(event, _) => {
             matches!(event, AttemptEvent::Ended(..) | AttemptEvent::Failed(_) | AttemptEvent::Refused(..))
         }
-        StreamPiece::Header | StreamPiece::Body => false,
+        StreamPiece::Header | StreamPiece::Body | StreamPiece::Hidden | StreamPiece::Drawn | StreamPiece::Close => false,
     }
 }

@@ -4,7 +4,7 @@
 //! rate. It calls exactly the code that the live programs call. There must never be a clock, a socket or a thread in here.
 //!
 //! Files: `universe` (time, what a story can ask), `knobs` (what it can do), `agents` and `hub` (effects of each carried out), `net` (links and
-//! connections), `routes` (request streams), `engine` (executors' truth), `clients` (what applications saw, and what they must never see), `capture` (replay).
+//! connections), `routes` (request streams), `engine` (executors' truth), `stages` (requests that several of them serve one after the other), `clients` (what applications saw, and what they must never see), `capture` (replay).
 
 mod agents;
 mod capture;
@@ -14,6 +14,7 @@ mod hub;
 mod knobs;
 mod net;
 mod routes;
+mod stages;
 mod universe;
 
 pub use capture::Capture;

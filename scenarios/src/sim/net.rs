@@ -50,6 +50,12 @@ pub(super) enum StreamPiece {
     Header,
     Body,
     Reset,
+    /// What a stage computed of one token, towards the next stage.
+    Hidden,
+    /// A token that the last stage drew, towards the first.
+    Drawn,
+    /// There will be no more hidden states: the next stage ends.
+    Close,
     /// News for the ingress; content with the number of its first token.
     News(shared::request::AttemptEvent, u32),
 }
@@ -69,7 +75,7 @@ pub(super) struct Pipe {
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) header: shared::work::ExecHeader,
-    /// Who asked; absent when the hub did.
+    /// Who opened it, the ingress or an earlier stage; absent when the hub did.
     pub(super) ingress: Option<Host>,
     pub(super) legs: Vec<PipeId>,
     /// The hub's name for it, when it is relayed.

@@ -1,28 +1,28 @@
 //! Request streams between agents: opened by the ingress, over one leg or through the hub, ended by either side or by a broken leg.
 
-use super::net::{Host, Parcel, Party, Route, StreamPiece};
+use super::net::{Host, Life, Parcel, Party, Route, StreamPiece};
 use super::universe::{Step, Universe};
 use cloud_hub::logic::HubEvent;
 use edge_node::logic::AgentEvent;
 use shared::fleet::Hop;
 use shared::ids::AttemptId;
-use shared::plan::{Candidate, Failure};
+use shared::plan::Failure;
 use shared::request::{AttemptEvent, Event};
 use shared::units::Micros;
 use shared::work::ExecHeader;
 
 impl Universe {
-    pub(super) fn open_route(&mut self, host: Host, candidate: &Candidate, header: ExecHeader) {
+    /// Opens a stream to the header's target, and sends the header.
+    pub(super) fn open_route(&mut self, host: Host, hop: Hop, header: ExecHeader) {
         let (attempt, party, life) = (header.attempt, self.agents[host].party(host), self.agents[host].life);
-        let leg = match candidate.hop {
-            Hop::Direct => self.net.to_node(&party, &candidate.node),
+        let leg = match hop {
+            Hop::Direct => self.net.to_node(&party, &header.target),
             Hop::Relay => self.net.uplink(&party),
             Hop::Local => None,
         };
         let Some(leg) = leg else {
-            let failed = AttemptEvent::Failed(Failure::Broken(candidate.node.to_string()));
-            self.later(Micros(1), Step::Agent(host, life, AgentEvent::Request(Event::Remote(attempt, failed))));
-            return;
+            let failed = AttemptEvent::Failed(Failure::Broken(header.target.to_string()));
+            return self.later(Micros(1), told(host, life, attempt, failed));
         };
         let route = Route { header, ingress: Some(host), legs: vec![leg], stream: None, executor: None };
         self.net.routes.insert(attempt, route);
@@ -60,7 +60,8 @@ impl Universe {
             StreamPiece::Header => {
                 let Some(route) = self.net.routes.get_mut(&attempt) else { return };
                 route.executor = Some((host, life));
-                let (from, header) = (route.header.ingress.clone(), route.header.clone());
+                let header = route.header.clone();
+                let Some(from) = header.sender().cloned() else { return };
                 self.tell_agent(host, AgentEvent::Request(Event::Offered { from, header }));
             }
             StreamPiece::Body => {
@@ -75,9 +76,15 @@ impl Universe {
                 self.net.routes.remove(&attempt);
                 self.tell_agent(host, AgentEvent::Request(Event::Withdrawn(attempt)));
             }
+            StreamPiece::Hidden => self.compute(host, attempt),
+            StreamPiece::Drawn => self.drawn(host, attempt),
+            StreamPiece::Close => self.close_stage(host, attempt),
             StreamPiece::News(event, first) => {
                 if matches!(event, AttemptEvent::Ended(..) | AttemptEvent::Failed(_) | AttemptEvent::Refused(..)) {
                     self.net.routes.remove(&attempt);
+                }
+                if attempt.stage > 0 {
+                    return self.stage_news(host, attempt, event);
                 }
                 if let AttemptEvent::Content(count) = event {
                     self.payload = Some((attempt, first, count.0));
@@ -87,13 +94,21 @@ impl Universe {
         }
     }
 
+    /// Nobody wants what would come on it any more.
+    pub(super) fn reset_route(&mut self, host: Host, attempt: AttemptId) {
+        self.along(host, attempt, StreamPiece::Reset);
+        if self.net.routes.get(&attempt).is_some_and(|route| route.executor.is_none() && route.legs.len() < 2) {
+            self.net.routes.remove(&attempt);
+        }
+    }
+
     pub(super) fn break_route(&mut self, attempt: AttemptId) {
         let Some(route) = self.net.routes.remove(&attempt) else { return };
         let broken = AttemptEvent::Failed(Failure::Broken(route.header.target.to_string()));
         match route.ingress {
             Some(host) => {
                 let life = self.agents[host].life;
-                self.later(Micros(1), Step::Agent(host, life, AgentEvent::Request(Event::Remote(attempt, broken))));
+                self.later(Micros(1), told(host, life, attempt, broken));
             }
             None => self.later(Micros(1), Step::Hub(self.hub.life, HubEvent::Remote(attempt, broken))),
         }
@@ -103,5 +118,14 @@ impl Universe {
         if let Some(stream) = route.stream {
             self.later(Micros(1), Step::Hub(self.hub.life, HubEvent::RelayClosed { stream }));
         }
+    }
+}
+
+/// Whoever opened a stream hears of it: the ingress' logic, or the stage before.
+fn told(host: Host, life: Life, attempt: AttemptId, event: AttemptEvent) -> Step {
+    if attempt.stage > 0 {
+        Step::Stage(host, life, attempt, event)
+    } else {
+        Step::Agent(host, life, AgentEvent::Request(Event::Remote(attempt, event)))
     }
 }

@@ -9,7 +9,8 @@ use cloud_hub::logic::{Hub, HubEvent};
 use edge_node::logic::{Agent, AgentEvent, BrokerEvent, Ended, PeerEvent, UplinkEvent};
 use shared::fleet::{NodeState, Tier};
 use shared::ids::{AttemptId, NodeId, RequestId};
-use shared::request::Event;
+use shared::policy::dispatch::SplitRules;
+use shared::request::{AttemptEvent, Event};
 use shared::units::{Micros, Moment};
 use shared::work::{LlmRequest, Service};
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub struct UniverseConfig {
     pub site_delay: Micros,
     /// How late the broker publishes last wills.
     pub will_delay: Micros,
+    /// When requests may be split over several nodes.
+    pub splits: SplitRules,
     /// Seed of everything.
     pub seed: u64,
 }
@@ -56,6 +59,8 @@ pub(super) enum Step {
     Work(Host, Life, AttemptId),
     /// A forwarded request that produces nothing yet gives a sign of life.
     Sign(Host, Life, AttemptId),
+    /// A stage hears of the one after it without a stream.
+    Stage(Host, Life, AttemptId, AttemptEvent),
     Will(NodeId, shared::wire::mqtt::Session),
 }
 
@@ -294,6 +299,11 @@ impl Universe {
             Step::Sign(host, life, attempt) => {
                 if self.agents[host].lives(life) {
                     self.sign(host, attempt);
+                }
+            }
+            Step::Stage(host, life, attempt, event) => {
+                if self.agents[host].lives(life) {
+                    self.stage_news(host, attempt, event);
                 }
             }
             Step::Will(node, session) => self.publish_will(node, session),

@@ -4,6 +4,7 @@ use scenarios::sim::{AgentSpec, Answer, Truth, Universe, UniverseConfig};
 use shared::fleet::{NodeState, Tier};
 use shared::ids::{NodeId, RequestId, ServiceId, VariantId};
 use shared::plan::{Candidate, Finish, Verdict};
+use shared::policy::dispatch::SplitRules;
 use shared::units::{Bytes, Micros, Quality, Tokens};
 use shared::work::{Features, LlmRequest, Needs, PromptKind, Residency, Service, Variant};
 
@@ -35,10 +36,18 @@ pub(crate) struct Fleet {
     pub(crate) cloud: usize,
     pub(crate) left: usize,
     pub(crate) right: usize,
+    /// Targets that each edge has once all are up.
+    targets: usize,
 }
 
 impl Fleet {
     pub(crate) fn new() -> Self {
+        let engine = |model: &str, slots, rate| vec![Truth::new(&variant(model), slots, rate)];
+        Self::of([engine("large", 4, 200), engine("small", 1, 20), engine("small", 1, 20)], 2)
+    }
+
+    /// The same machines with these engines: cloud, left and right. Each edge will be granted at least so many targets.
+    pub(crate) fn of(engines: [Vec<Truth>; 3], targets: usize) -> Self {
         let config = UniverseConfig {
             hub: node("cloud/hub"),
             services: vec![Service {
@@ -49,19 +58,19 @@ impl Fleet {
             uplink_delay: Micros::from_millis(20),
             site_delay: Micros::from_millis(1),
             will_delay: Micros::from_millis(1),
+            splits: SplitRules::default(),
             seed: 7,
         };
         let mut universe = Universe::new(config);
-        let agent = |name: &str, tier, model: &str, slots, rate| AgentSpec {
-            node: node(name),
-            tier,
-            engines: vec![Truth::new(&variant(model), slots, rate)],
-        };
-        let cloud = universe.add(agent("cloud/gpu", Tier::Cloud, "large", 4, 200));
-        let left = universe.add(agent("site-1/left", Tier::Device, "small", 1, 20));
-        let right = universe.add(agent("site-1/right", Tier::Device, "small", 1, 20));
-        let mut fleet = Self { universe, cloud, left, right };
+        let agent = |name: &str, tier, engines| AgentSpec { node: node(name), tier, engines };
+        let [gpu, one, other] = engines;
+        let cloud = universe.add(agent("cloud/gpu", Tier::Cloud, gpu));
+        let left = universe.add(agent("site-1/left", Tier::Device, one));
+        let right = universe.add(agent("site-1/right", Tier::Device, other));
+        let mut fleet = Self { universe, cloud, left, right, targets };
         fleet.settle();
+        // And another round, with what the neighbours have reported of each other by then.
+        fleet.universe.pass(HEARTBEAT.scale(2.0));
         fleet
     }
 
@@ -72,7 +81,7 @@ impl Fleet {
                 .iter()
                 .all(|n| universe.state_of(&node(n)) == Some(NodeState::Online));
             let granted = [self.left, self.right].iter().all(|host| {
-                universe.agent(*host).is_some_and(|agent| agent.core().grant().targets.values().flatten().count() >= 2)
+                universe.agent(*host).is_some_and(|agent| agent.core().grant().targets.values().flatten().count() >= self.targets)
             });
             online && granted
         };

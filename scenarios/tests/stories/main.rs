@@ -8,4 +8,5 @@ mod deaths;
 mod fleet;
 mod links;
 mod rules;
+mod splits;
 mod troubled;

@@ -1,8 +1,10 @@
 //! What a candidate would cost: predicted time, energy and money, with how sure that is. Profiles are the only source of speed.
 
 mod predict;
+mod split;
 
 pub use predict::{predict, price};
+pub use split::{StageFacts, predict_split, price_parts};
 
 use crate::units::{Fraction, Joules, MicroDollars, Micros, Quality};
 use serde::{Deserialize, Serialize};

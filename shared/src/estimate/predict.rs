@@ -19,15 +19,10 @@ pub fn predict(
     quality: Quality,
 ) -> Estimate {
     let (prompt_rate, decode_rate) = (profile.prompt.get().max(1e-9), profile.decode.get().max(1e-9));
-    let sharers = f64::from(load.active.min(load.slots.saturating_sub(1))) + 1.0;
+    let sharers = shared_by(load);
     let seconds = |tokens: Tokens, rate: f64| Micros::from_secs_f64(tokens.as_f64() / rate);
 
-    let wait = if load.active < load.slots && load.queued == 0 {
-        Micros::ZERO
-    } else {
-        let backlog = load.backlog.as_f64() / f64::from(load.slots.max(1));
-        Micros::from_secs_f64(backlog * sharers / decode_rate)
-    };
+    let wait = waiting(load, 1.0 / decode_rate);
     let travel = path.rtt.unwrap_or_default() + path.rtt.unwrap_or_default() + path.carry(request.body);
     let per_token = Micros::from_secs_f64(sharers / decode_rate);
     let prompt_alone = seconds(request.prompt, prompt_rate);
@@ -45,6 +40,21 @@ pub fn predict(
         energy,
         money: price(costs, request.prompt, request.output_max),
         quality,
+    }
+}
+
+/// By how many requests the engine would be shared, this one included.
+pub(super) fn shared_by(load: &Load) -> f64 {
+    f64::from(load.active.min(load.slots.saturating_sub(1))) + 1.0
+}
+
+/// Time until a slot is free, where one token of one request alone takes so many seconds.
+pub(super) fn waiting(load: &Load, token_s: f64) -> Micros {
+    if load.active < load.slots && load.queued == 0 {
+        Micros::ZERO
+    } else {
+        let backlog = load.backlog.as_f64() / f64::from(load.slots.max(1));
+        Micros::from_secs_f64(backlog * shared_by(load) * token_s)
     }
 }
 

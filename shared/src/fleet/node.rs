@@ -115,6 +115,9 @@ pub struct Inventory {
     /// Version of the agent that runs.
     #[serde(default)]
     pub version: String,
+    /// SHA-256 in hex of the program file that runs, as it was when it started; empty while it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub binary_sha256: String,
 }
 
 /// How a node is: published each heartbeat and on change.

@@ -123,6 +123,12 @@ impl PathReport {
         Self { hop, rtt: Some(rtt), ..Self::local() }
     }
 
+    /// The same seen from the other end.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self { rate_out: self.rate_in, rate_in: self.rate_out, ..self }
+    }
+
     /// Time to carry `bytes` outwards beyond the round trip; zero where the rate is not known.
     #[must_use]
     pub fn carry(&self, bytes: Bytes) -> Micros {

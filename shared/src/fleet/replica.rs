@@ -3,7 +3,7 @@
 use super::ReportFault;
 use crate::ids::VariantId;
 use crate::units::{Bytes, Fraction, Micros, TokenRate, Tokens};
-use crate::work::EngineKind;
+use crate::work::{EngineKind, HeldLayers, LayerRange};
 use serde::{Deserialize, Serialize};
 
 /// What a replica can do now.
@@ -72,6 +72,10 @@ pub struct ReplicaReport {
     pub variant: VariantId,
     /// By which engine.
     pub engine: EngineKind,
+    /// Where it computes, such as `cpu` or `cuda:0`, several joined by `+`; empty where nobody said (an upstream elsewhere).
+    /// Rates belong to (engine, device, variant): a replica that moves to another device is measured anew.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub device: String,
     /// What it can do now.
     pub state: ReplicaState,
     /// How busy it is.
@@ -83,6 +87,9 @@ pub struct ReplicaReport {
     /// SHA-256 of the weights file as the engine read it, in hex; absent where the weights are out of reach (an upstream).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_sha256: Option<String>,
+    /// The layers that it holds, where the engine can compute some of them alone; absent where it can only serve whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<HeldLayers>,
     /// Names of API features that it serves beyond plain text, such as `tools`.
     #[serde(default)]
     pub capabilities: Vec<String>,
@@ -100,8 +107,23 @@ impl Load {
 }
 
 impl ReplicaReport {
+    /// Whether it holds the whole model, as far as anybody knows.
+    #[must_use]
+    pub fn serves_whole(&self) -> bool {
+        self.layers.is_none_or(|held| held.range.is_whole())
+    }
+
+    /// Whether it can compute these layers alone.
+    #[must_use]
+    pub fn serves_layers(&self, layers: LayerRange) -> bool {
+        self.layers.is_some_and(|held| held.range.holds(layers))
+    }
+
     /// More slots, running or waiting requests than this on one replica is a broken report.
     pub const COUNT_MAX: u32 = 100_000;
+
+    /// Longest name of a device, in bytes: room for every accelerator of a large machine. More is a broken report.
+    pub const DEVICE_BYTES_MAX: usize = 128;
 
     /// Checks what the types cannot.
     ///
@@ -113,6 +135,15 @@ impl ReplicaReport {
             if count > Self::COUNT_MAX {
                 return Err(ReportFault::Value { field: field(name), why: "want at most 100000" });
             }
+        }
+        if self.device.len() > Self::DEVICE_BYTES_MAX {
+            return Err(ReportFault::Value { field: field("device"), why: "want at most 128 bytes" });
+        }
+        if self.layers.is_some_and(|held| !held.range.valid() || held.hidden == Bytes(0)) {
+            return Err(ReportFault::Value {
+                field: field("layers"),
+                why: "want at least one layer, none beyond the model, and a size",
+            });
         }
         if let Some(profile) = &self.profile
             && (profile.prompt.get() <= 0.0 || profile.decode.get() <= 0.0)

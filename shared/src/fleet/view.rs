@@ -1,6 +1,6 @@
 //! What a decision maker knows of the fleet: kept incrementally, indexed, each fact with the moment it was true.
 
-use super::{Costs, Hop, Load, Machine, NodeState, PathReport, ReplicaReport, Tier};
+use super::{Costs, Hop, Load, Machine, NodeState, PathReport, ReplicaReport, ReplicaState, Tier};
 use crate::ids::{NodeId, ScopeId, VariantId};
 use crate::units::{Micros, Moment};
 use serde::{Deserialize, Serialize};
@@ -201,6 +201,21 @@ impl FleetView {
     /// Nodes that report a replica of this variant, in whatever state, in the order of their ids.
     pub fn holders(&self, variant: &VariantId) -> impl Iterator<Item = &NodeId> {
         self.holders.get(variant).into_iter().flatten()
+    }
+
+    /// All reports of replicas of this variant, in whatever state and however old.
+    pub fn replicas_of(&self, variant: &VariantId) -> impl Iterator<Item = &ReplicaReport> {
+        self.holders(variant).filter_map(|node| Some(&self.nodes.get(node)?.replicas.get(variant)?.value))
+    }
+
+    /// Nodes that are online and serve this variant, as far as is known.
+    pub fn ready(&self, variant: &VariantId) -> impl Iterator<Item = &NodeId> {
+        let serves = |node: &&NodeId| {
+            let entry = self.nodes.get(*node).filter(|entry| entry.state == NodeState::Online);
+            let replica = entry.and_then(|entry| entry.replicas.get(variant));
+            replica.is_some_and(|replica| replica.value.state == ReplicaState::Ready)
+        };
+        self.holders(variant).filter(serves)
     }
 
     fn entry(&mut self, node: NodeId) -> &mut NodeView {

@@ -8,7 +8,7 @@ use crate::fleet::{FleetView, NodeState, NodeView};
 use crate::ids::{NodeId, ScopeId, ServiceId, VariantId};
 use crate::policy::dispatch::Dispatcher;
 use crate::units::{Bytes, Micros};
-use crate::work::{Catalogue, EngineKind};
+use crate::work::{Catalogue, EngineKind, LayerRange};
 use std::collections::BTreeSet;
 
 /// Rounding that equal shares may leave above 1.
@@ -106,9 +106,31 @@ pub enum Fault {
         /// What they sum to.
         sum: f64,
     },
-    /// An edge needs no grant to execute something itself.
+    /// An edge needs no grant to execute something alone.
     #[error("{0} is granted itself")]
     ItselfAsTarget(NodeId),
+    /// Stages that do not make a split.
+    #[error("`{variant}` split from {node} on: {why}")]
+    Stages {
+        /// Where it would begin.
+        node: NodeId,
+        /// Of what.
+        variant: VariantId,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A replica that does not hold what is asked of it.
+    #[error("{node} holds {held} of `{variant}`, not {wanted}")]
+    NotHeld {
+        /// Where.
+        node: NodeId,
+        /// Of what.
+        variant: VariantId,
+        /// Which layers it reports.
+        held: String,
+        /// Which were wanted.
+        wanted: String,
+    },
     /// A row that allows nothing: leave it out instead.
     #[error("{0} is zero")]
     Zero(String),
@@ -180,7 +202,7 @@ impl<'a> Checker<'a> {
         let mut wanted = Bytes(0);
         for variant in &placed {
             wanted += match held(variant) {
-                Some(replica) if replica.engine == EngineKind::Llm => replica.memory,
+                Some(replica) if matches!(replica.engine, EngineKind::Llm | EngineKind::LlamaCpp) => replica.memory,
                 Some(_) => Bytes(0),
                 None => self.catalogue.variant(variant).map_or(Bytes(0), |variant| variant.memory),
             };
@@ -214,9 +236,10 @@ impl<'a> Checker<'a> {
 
     fn targets(&mut self, row: &OffloadRow) {
         let mut said = BTreeSet::new();
-        for Target { node, variant, open_max, .. } in &row.targets {
-            self.once(&mut said, (node, variant), || format!("`{variant}` on {node} for {}", row.edge));
-            if *node == row.edge {
+        for target @ Target { node, variant, open_max, .. } in &row.targets {
+            let nodes: Vec<_> = target.nodes().collect();
+            self.once(&mut said, (variant, nodes), || format!("`{variant}` on {node} for {}", row.edge));
+            if *node == row.edge && target.stages.is_empty() {
                 self.faults.push(Fault::ItselfAsTarget(node.clone()));
             }
             if *open_max == 0 {
@@ -226,10 +249,29 @@ impl<'a> Checker<'a> {
             if service.is_some_and(|service| service.variants.iter().all(|other| other.id != *variant)) {
                 self.faults.push(Fault::UnknownVariant(variant.clone()));
             }
-            if let Some(entry) = self.online(node) {
-                self.reported(node, entry, variant);
+            if let Err(why) = target.check_stages() {
+                self.faults.push(Fault::Stages { node: node.clone(), variant: variant.clone(), why });
+            }
+            if target.stages.is_empty() {
+                self.holds(node, variant, None);
+            }
+            for stage in &target.stages {
+                self.holds(&stage.node, variant, Some(stage.layers));
             }
         }
+    }
+
+    /// Whether an online node reports a replica of these layers, or of all.
+    fn holds(&mut self, node: &NodeId, variant: &VariantId, layers: Option<LayerRange>) {
+        let Some(entry) = self.online(node) else { return };
+        self.reported(node, entry, variant);
+        let Some(replica) = entry.replicas.get(variant).map(|replica| &replica.value) else { return };
+        if layers.map_or_else(|| replica.serves_whole(), |layers| replica.serves_layers(layers)) {
+            return;
+        }
+        let held = replica.layers.map_or_else(|| "no layers alone".to_owned(), |held| format!("layers {}", held.range));
+        let wanted = layers.map_or_else(|| "all".to_owned(), |layers| layers.to_string());
+        self.faults.push(Fault::NotHeld { node: node.clone(), variant: variant.clone(), held, wanted });
     }
 
     fn allocation(&mut self, rows: &[AllocationRow]) {

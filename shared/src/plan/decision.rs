@@ -5,16 +5,31 @@ use crate::estimate::Estimate;
 use crate::fleet::Hop;
 use crate::ids::{AttemptId, NodeId, PlanEpoch, VariantId};
 use crate::units::{Micros, Moment};
+use crate::work::LayerRange;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How the work of one request is divided. Only whole requests are executed today.
+/// How the work of one request is divided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
     /// One node does it all.
     #[default]
     Whole,
+    /// Several nodes, each with some of the model's layers: at least two stages, which follow each other without gap from the
+    /// first layer to the last. The first stage's node is the candidate's node.
+    Layers(Vec<Stage>),
+}
+
+/// One node's part in a request that is split by layers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stage {
+    /// Who.
+    pub node: NodeId,
+    /// How it is reached from the stage before it, the first one from the ingress.
+    pub hop: Hop,
+    /// Its layers.
+    pub layers: LayerRange,
 }
 
 /// One way to serve a request.
@@ -31,6 +46,31 @@ pub struct Candidate {
     pub split: Split,
 }
 
+impl Candidate {
+    /// Every node that takes part.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.parts().map(|(node, _)| node)
+    }
+
+    /// Every node that takes part, with its share of the layers; the shares sum to 1.
+    pub fn parts(&self) -> impl Iterator<Item = (&NodeId, f64)> {
+        let (whole, stages) = match &self.split {
+            Split::Whole => (Some((&self.node, 1.0)), &[][..]),
+            Split::Layers(stages) => (None, stages.as_slice()),
+        };
+        whole.into_iter().chain(stages.iter().map(|stage| (&stage.node, stage.layers.share())))
+    }
+
+    /// Its stages; none where one node does it all.
+    #[must_use]
+    pub fn stages(&self) -> &[Stage] {
+        match &self.split {
+            Split::Whole => &[],
+            Split::Layers(stages) => stages,
+        }
+    }
+}
+
 /// A candidate with what it would cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
@@ -43,12 +83,23 @@ pub struct Choice {
 /// A candidate that could not be used. The estimate is there where one could be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rejected {
-    /// Who.
+    /// Who; of a split, the node that stands in the way.
     pub node: NodeId,
     /// With what.
     pub variant: VariantId,
+    /// The nodes of the split that it would have been, first stage first; empty where one node would do it all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<NodeId>,
     /// Why not.
     pub reason: Reason,
+}
+
+impl Rejected {
+    /// Every node that would have taken part.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        let whole = self.stages.is_empty().then_some(&self.node);
+        whole.into_iter().chain(&self.stages)
+    }
 }
 
 /// What was decided.

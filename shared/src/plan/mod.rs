@@ -7,7 +7,7 @@ mod record;
 mod rows;
 
 pub use check::{Fault, check};
-pub use decision::{Candidate, Choice, Decision, Rejected, Split, Verdict};
+pub use decision::{Candidate, Choice, Decision, Rejected, Split, Stage, Verdict};
 pub use reason::{Failure, Reason};
 pub use record::{Actual, AttemptRecord, Finish, Outcome, Record, Usage};
-pub use rows::{AllocationRow, DispatchSetting, Grant, Layer, OffloadRow, PlacementRow, Plan, PlanRows, Target};
+pub use rows::{AllocationRow, DispatchSetting, Grant, Layer, OffloadRow, PlacementRow, Plan, PlanRows, StageGrant, Target};

@@ -1,6 +1,8 @@
 //! Why something was not chosen, was refused, or failed. Every one has a stable code for records, headers and metrics.
 
+use crate::ids::NodeId;
 use crate::units::{Joules, MicroDollars, Micros, Quality, Tokens};
+use crate::work::LayerRange;
 use serde::{Deserialize, Serialize};
 
 /// Why a candidate was rejected, or a request refused.
@@ -112,6 +114,17 @@ pub enum Reason {
     /// Too many requests wait at this ingress.
     #[error("ingress queue full")]
     QueueFull,
+    /// The replica holds only some layers, so that it serves nothing alone.
+    #[error("holds only layers {0}")]
+    Part(LayerRange),
+    /// A split must beat the best whole candidate by a margin.
+    #[error("split predicted {split}, whole {whole}")]
+    SplitMargin {
+        /// Predicted time to the end when split.
+        split: Micros,
+        /// The same of the best that is whole.
+        whole: Micros,
+    },
     /// Nobody is known who could serve it.
     #[error("no candidate")]
     NoCandidate,
@@ -150,6 +163,8 @@ impl Reason {
             Self::Policy(_) => "policy",
             Self::RetryBudget => "retry_budget",
             Self::QueueFull => "queue_full",
+            Self::Part(_) => "part",
+            Self::SplitMargin { .. } => "split_margin",
             Self::NoCandidate => "no_candidate",
         }
     }
@@ -211,6 +226,14 @@ pub enum Failure {
     /// Nobody could or would take it.
     #[error("refused: {0}")]
     Refused(Reason),
+    /// A later stage of a split did not do its part.
+    #[error("stage at {node}: {failure}")]
+    Stage {
+        /// Whose.
+        node: NodeId,
+        /// What happened there.
+        failure: Box<Self>,
+    },
 }
 
 impl Failure {
@@ -227,12 +250,27 @@ impl Failure {
             Self::ClientGone => "client_gone",
             Self::ClientStalled => "client_stalled",
             Self::Refused(reason) => reason.code(),
+            Self::Stage { failure, .. } => failure.code(),
         }
+    }
+
+    /// Whose failure it is and which: of a split, the stage's at the far end of what was passed on.
+    #[must_use]
+    pub fn origin(&self) -> (Option<&NodeId>, &Self) {
+        let (mut node, mut failure) = (None, self);
+        while let Self::Stage { node: of, failure: inner } = failure {
+            (node, failure) = (Some(of), inner);
+        }
+        (node, failure)
     }
 
     /// Whether another place might succeed.
     #[must_use]
     pub const fn elsewhere(&self) -> bool {
-        matches!(self, Self::Broken(_) | Self::Stalled(_) | Self::Engine(_) | Self::Refused(_))
+        match self {
+            Self::Broken(_) | Self::Stalled(_) | Self::Engine(_) | Self::Refused(_) => true,
+            Self::Stage { failure, .. } => failure.elsewhere(),
+            _ => false,
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! Plans and grants.
 
+use crate::fleet::PathReport;
 use crate::ids::{NodeId, PlanEpoch, ScopeId, ServiceId, VariantId};
 use crate::units::{Fraction, Micros, Moment};
+use crate::work::{LayerRange, chained};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A layer of decisions. Each slower one bounds the faster ones after it.
@@ -62,6 +64,45 @@ pub struct Target {
     pub share: Fraction,
     /// Most requests of this edge that may be open there at once.
     pub open_max: u32,
+    /// The nodes that serve one after the other, the first being `node`, which may be the edge itself; empty when `node` does it
+    /// all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageGrant>,
+}
+
+impl Target {
+    /// Every node that takes part.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        let whole = self.stages.is_empty().then_some(&self.node);
+        whole.into_iter().chain(self.stages.iter().map(|stage| &stage.node))
+    }
+
+    /// What is wrong with its stages in themselves, if it has any.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_stages(&self) -> Result<(), &'static str> {
+        let Some(first) = self.stages.first() else { return Ok(()) };
+        if first.node != self.node {
+            return Err("the first stage is not at the target's node");
+        }
+        let nodes: BTreeSet<_> = self.stages.iter().map(|stage| &stage.node).collect();
+        if nodes.len() < self.stages.len() {
+            return Err("one node in two stages");
+        }
+        chained(self.stages.iter().map(|stage| stage.layers))
+    }
+}
+
+/// One stage of a target that is split by layers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageGrant {
+    /// Where.
+    pub node: NodeId,
+    /// Which layers.
+    pub layers: LayerRange,
+    /// The path from the stage before it as the planner knows it, the first one's from the edge. It is as old as the plan.
+    pub path: PathReport,
 }
 
 /// Where one edge may send the requests of one service, besides executing them itself.

@@ -5,11 +5,11 @@ use super::executor::{Executor, Heard};
 use super::limits::RECONSIDER_EVERY;
 use super::retry::{RetryBudget, Suspects};
 use super::ticket::Ticket;
-use crate::fleet::{FleetDelta, FleetView, NodeState, PathReport, ReplicaReport, Tier};
+use crate::fleet::{FleetDelta, FleetView, Hop, NodeState, PathReport, ReplicaReport, Tier};
 use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
-use crate::plan::{DispatchSetting, Failure, Grant, Reason};
+use crate::plan::{DispatchSetting, Failure, Grant, Reason, Stage};
 use crate::policy::BadPolicy;
-use crate::policy::dispatch::Dispatcher;
+use crate::policy::dispatch::{Dispatcher, SplitRules};
 use crate::units::{Micros, Moment};
 use crate::work::{Catalogue, ExecHeader};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,9 @@ pub struct CoreConfig {
     pub seed: u64,
     /// Facts older than this are not acted upon: three heartbeats, so that one lost report changes nothing.
     pub stale_after: Micros,
+    /// What holds for requests that are split over several nodes.
+    #[serde(default)]
+    pub splits: SplitRules,
 }
 
 /// Admission, queue, dispatch, execution slots, retry and cancel of all requests at one host.
@@ -170,6 +173,13 @@ impl RequestCore {
         self.policy.name()
     }
 
+    /// Replicas of served variants that are ready on nodes that are online, here and elsewhere.
+    #[must_use]
+    pub fn replicas_ready(&self) -> usize {
+        let variants = self.catalogue.iter().flat_map(|service| &service.variants);
+        variants.map(|variant| self.view.ready(&variant.id).count()).sum()
+    }
+
     /// Requests of clients that are not over.
     #[must_use]
     pub fn requests_open(&self) -> usize {
@@ -245,7 +255,7 @@ impl RequestCore {
 
     fn offered(&mut self, now: Moment, from: NodeId, header: ExecHeader, effects: &mut Vec<Effect>) {
         let attempt = header.attempt;
-        if let Err(reason) = self.acceptable(&header) {
+        if let Err(reason) = self.acceptable(&from, &header) {
             effects.push(Effect::Refuse(attempt, reason, self.executor.load(&header.variant)));
             return;
         }
@@ -258,12 +268,16 @@ impl RequestCore {
     }
 
     /// The executor refuses on its own what breaks a hard constraint, whatever sender and relay thought.
-    fn acceptable(&self, header: &ExecHeader) -> Result<(), Reason> {
+    fn acceptable(&self, from: &NodeId, header: &ExecHeader) -> Result<(), Reason> {
         if header.target != self.config.me {
             return Err(Reason::Unknown);
         }
-        if !header.residency.permits(&self.config.me) {
+        if !header.residency.permits(&self.config.me) || !header.stages.iter().all(|stage| self.may_pass(header, stage)) {
             return Err(Reason::Residency);
+        }
+        // A stage after the first is offered by the stage before it, and by nobody else.
+        if header.sender() != Some(from) || header.check_stages().is_err() {
+            return Err(Reason::NotGranted);
         }
         if self.draining {
             return Err(Reason::Draining);
@@ -272,6 +286,12 @@ impl RequestCore {
             return Err(Reason::Deadline { predicted: Micros::ZERO, remaining });
         }
         self.executor.admissible(header)
+    }
+
+    /// Whether a stage may see what is computed from the text, and what stands between it and the stage before it, too.
+    fn may_pass(&self, header: &ExecHeader, stage: &Stage) -> bool {
+        let relay = self.config.hub.as_ref().filter(|_| stage.hop == Hop::Relay);
+        header.residency.permits(&stage.node) && relay.is_none_or(|hub| header.residency.permits_relay(hub))
     }
 
     fn engine(&mut self, now: Moment, attempt: AttemptId, event: AttemptEvent, effects: &mut Vec<Effect>) {

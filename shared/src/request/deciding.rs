@@ -6,7 +6,7 @@ use super::fingerprint::fingerprint;
 use super::limits::{RECONSIDERED_MAX, WAITING_MAX};
 use super::ticket::Ticket;
 use crate::ids::{AttemptId, RequestId};
-use crate::plan::{Candidate, Choice, Decision, Failure, Outcome, Reason, Verdict};
+use crate::plan::{Candidate, Choice, Decision, Failure, Outcome, Reason, Split, Verdict};
 use crate::policy::dispatch::{Action, Assessment, DispatchEvent, Scene};
 use crate::units::{Micros, Moment};
 use crate::work::ExecHeader;
@@ -25,6 +25,7 @@ macro_rules! scene {
             suspects: &$core.suspects.until,
             open: &$core.open,
             stale_after: $core.config.stale_after,
+            splits: $core.config.splits,
             degraded: $core.degraded,
             seed: $core.config.seed,
         }
@@ -123,14 +124,18 @@ impl RequestCore {
         let candidate = choice.candidate.clone();
         let local = candidate.node == me;
         let Some(ticket) = self.tickets.get_mut(&id) else { return };
-        let attempt = AttemptId { request: id, number: ticket.next_attempt };
+        let attempt = AttemptId::new(id, ticket.next_attempt);
         let mut header = ExecHeader::new(&ticket.request, attempt, me, candidate.node.clone(), candidate.variant.clone());
         header.remaining = ticket.pending().remaining(now);
         header.resume_from = ticket.delivered;
-        ticket.begin(now, attempt, choice, local);
+        if candidate.split != Split::Whole {
+            header.stages = candidate.stages().to_vec();
+            header.precision = self.config.splits.precision;
+        }
+        ticket.begin(now, attempt, choice, local, header.precision);
         self.waiting.remove(&id);
         self.arm(id);
-        self.count_open(&candidate.node, &candidate.variant, true);
+        self.count_open(&candidate, true);
         if local {
             self.executor.take(now, header, None, effects);
         } else {
@@ -152,7 +157,7 @@ impl RequestCore {
             *counts.entry(rejected.reason.code().to_owned()).or_insert(0) += 1;
         }
         Some(Decision {
-            attempt: AttemptId { request: id, number: ticket.next_attempt },
+            attempt: AttemptId::new(id, ticket.next_attempt),
             at: now,
             policy: self.policy.name().to_owned(),
             fingerprint: fingerprint(self.policy.name(), &ticket.pending(), assessment, self.grant.epoch, self.config.seed),
@@ -167,22 +172,21 @@ impl RequestCore {
     }
 
     fn age_of(&self, now: Moment, candidate: &Candidate) -> Micros {
-        if candidate.node == self.config.me {
-            return Micros::ZERO;
-        }
-        let entry = self.view.node(&candidate.node);
-        let replica = entry.and_then(|entry| entry.replicas.get(&candidate.variant)).map(|replica| replica.age(now));
-        let path = entry.and_then(|entry| entry.paths.get(&candidate.hop)).map(|path| path.age(now));
-        replica.into_iter().chain(path).max().unwrap_or_default()
+        let others = candidate.nodes().filter(|node| **node != self.config.me);
+        let replica = |node| self.view.node(node)?.replicas.get(&candidate.variant).map(|replica| replica.age(now));
+        let path = self.view.node(&candidate.node).and_then(|entry| entry.paths.get(&candidate.hop));
+        let path = path.filter(|_| candidate.node != self.config.me).map(|path| path.age(now));
+        others.filter_map(replica).chain(path).max().unwrap_or_default()
     }
 }
 
 /// What the client is told: the refusal, unless it only says that nobody is left after a real failure.
 fn last_word(reason: Reason, after: Option<Failure>) -> Failure {
     match (reason, after) {
-        (Reason::Tried | Reason::Suspect | Reason::NoCandidate | Reason::NoReplica | Reason::NotResumable(_), Some(failure)) => {
-            failure
-        }
+        (
+            Reason::Tried | Reason::Suspect | Reason::NoCandidate | Reason::NoReplica | Reason::Part(_) | Reason::NotResumable(_),
+            Some(failure),
+        ) => failure,
         (Reason::Deadline { remaining: Micros::ZERO, .. }, _) => Failure::DeadlineExceeded,
         (reason, _) => Failure::Refused(reason),
     }

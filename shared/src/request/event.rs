@@ -21,7 +21,8 @@ pub enum Event {
     Remote(AttemptId, AttemptEvent),
     /// As executor: another ingress offers a request.
     Offered {
-        /// Who offers; the peer at the other end, or the ingress behind the relay.
+        /// Who offers: the peer at the other end, or whoever is behind the relay. The ingress, or of a later stage the node of the
+        /// stage before it.
         from: NodeId,
         /// What.
         header: ExecHeader,
@@ -91,7 +92,7 @@ pub enum Effect {
     SendBody(AttemptId),
     /// Cancel a remote attempt: reset its stream.
     Reset(AttemptId),
-    /// Execute on an engine of this node. The body is there for local attempts, and must be awaited for forwarded ones.
+    /// Execute on an engine of this node. Where the header has a next stage, that one is asked first, by this node. The body is there for local attempts, and must be awaited for forwarded ones.
     Run(ExecHeader),
     /// Cancel an execution on an engine of this node.
     Abort(AttemptId),

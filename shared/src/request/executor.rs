@@ -148,6 +148,10 @@ impl Executor {
             ReplicaState::Draining => return Err(Reason::Draining),
             ReplicaState::Failed(why) => return Err(Reason::ReplicaFailed(why.clone())),
         }
+        if let Some(lacking) = header.features.lacks(&replica.report.capabilities) {
+            return Err(Reason::Capability(lacking.name().to_owned()));
+        }
+        holds(&replica.report, header)?;
         if self.executions.contains_key(&header.attempt) {
             return Err(Reason::Tried);
         }
@@ -287,5 +291,16 @@ impl Execution {
             Progress::Aborting { give_up } => Some(give_up),
             Progress::Queued | Progress::Running => self.deadline,
         }
+    }
+}
+
+/// Whether the replica holds what the header asks of it: everything, or the layers of one stage.
+fn holds(replica: &ReplicaReport, header: &ExecHeader) -> Result<(), Reason> {
+    let wanted = header.stage().map(|stage| stage.layers);
+    match (wanted, replica.layers) {
+        (None, _) if replica.serves_whole() => Ok(()),
+        (Some(layers), _) if replica.serves_layers(layers) => Ok(()),
+        (_, Some(held)) => Err(Reason::Part(held.range)),
+        (_, None) => Err(Reason::Capability("layers".to_owned())),
     }
 }

@@ -51,12 +51,17 @@ pub(super) fn fingerprint(policy: &str, pending: &Pending<'_>, assessment: &Asse
     for choice in &assessment.feasible {
         hash.text(choice.candidate.node.as_str());
         hash.text(choice.candidate.variant.as_str());
+        for stage in choice.candidate.stages() {
+            hash.text(stage.node.as_str());
+            hash.number(u64::from(stage.layers.from));
+        }
         hash.number(choice.estimate.first_token.0);
         hash.number(choice.estimate.total.0);
     }
     for rejected in &assessment.rejected {
         hash.text(rejected.node.as_str());
         hash.text(rejected.variant.as_str());
+        rejected.stages.iter().for_each(|node| hash.text(node.as_str()));
         hash.text(rejected.reason.code());
     }
     hash.0

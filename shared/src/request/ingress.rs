@@ -5,13 +5,13 @@ use super::event::{AttemptEvent, Effect};
 use super::limits::{ATTEMPTS_MAX, REQUESTS_MAX, TEMPLATE_LEARNT_BELOW};
 use super::retry::not_resumable;
 use super::ticket::{Stage, Ticket};
-use crate::estimate::price;
-use crate::fleet::{FleetDelta, Load};
-use crate::ids::{AttemptId, NodeId, RequestId, VariantId};
+use crate::estimate::price_parts;
+use crate::fleet::{Costs, FleetDelta, Load};
+use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use crate::plan::{Actual, Candidate, Failure, Finish, Outcome, Reason, Usage};
 use crate::policy::dispatch::DispatchEvent;
 use crate::units::{Joules, Moment, Tokens};
-use crate::work::{LlmRequest, PromptKind};
+use crate::work::{Capability, LlmRequest, PromptKind};
 
 impl RequestCore {
     pub(super) fn arrive(&mut self, now: Moment, mut request: LlmRequest, effects: &mut Vec<Effect>) {
@@ -29,7 +29,32 @@ impl RequestCore {
             return;
         }
         self.retries.earn();
+        if let Some(lacking) = self.lacked_by_all(id) {
+            let refusal = Failure::Refused(Reason::Capability(lacking.name().to_owned()));
+            return self.finish(now, id, Outcome::Failed(refusal), effects);
+        }
         self.dispatch(now, id, None, effects);
+    }
+
+    /// What the request needs and no replica of its service has, wherever it is and however it is: waiting would change nothing.
+    /// Where no replica is known at all, nothing is known of what they have.
+    fn lacked_by_all(&self, id: RequestId) -> Option<Capability> {
+        let request = &self.tickets.get(&id)?.request;
+        request.features.needed().next()?;
+        let service = self.catalogue.service(&request.service)?;
+        let wanted = service.variants.iter().filter(|variant| request.pinned.as_ref().is_none_or(|pinned| *pinned == variant.id));
+        let mut known = wanted.flat_map(|variant| self.view.replicas_of(&variant.id)).peekable();
+        known.peek()?;
+        let lacking: Vec<_> = known.map(|replica| request.features.lacks(&replica.capabilities)).collect();
+        lacking.into_iter().collect::<Option<Vec<_>>>()?.first().copied()
+    }
+
+    /// Variants of a service of which some replica has this capability, as far as is known here.
+    #[must_use]
+    pub fn variants_with(&self, service: &ServiceId, capability: Capability) -> Vec<VariantId> {
+        let variants = self.catalogue.service(service).into_iter().flat_map(|service| &service.variants);
+        let has = |variant: &VariantId| self.view.replicas_of(variant).any(|replica| capability.is_among(&replica.capabilities));
+        variants.filter(|variant| has(&variant.id)).map(|variant| variant.id.clone()).collect()
     }
 
     /// The client went away: nobody wants the answer, and nobody is told.
@@ -112,14 +137,15 @@ impl RequestCore {
     pub(super) fn attempt_failed(&mut self, now: Moment, attempt: AttemptId, failure: Failure, effects: &mut Vec<Effect>) {
         let id = attempt.request;
         let Some(candidate) = self.end_trial(now, id, &Outcome::Failed(failure.clone()), None) else { return };
-        self.blame(now, &candidate, &failure);
+        let (node, cause) = culprit(&candidate, &failure);
+        self.blame(now, &candidate, node, cause);
         let Some(ticket) = self.tickets.get_mut(&id) else { return };
         // Busy passes; everything else is a reason not to ask there again for this request.
-        if !matches!(&failure, Failure::Refused(Reason::Busy)) {
-            ticket.tried.push((candidate.node, candidate.variant));
+        if !matches!(cause, Failure::Refused(Reason::Busy)) {
+            ticket.tried.push((node.clone(), candidate.variant.clone()));
         }
         let broken = ticket.delivered.0 > 0;
-        let stuck = broken && not_resumable(ticket.request.features).is_some();
+        let stuck = broken && not_resumable(ticket.request.features, ticket.written_in).is_some();
         let again = failure.elsewhere() && !stuck && ticket.next_attempt < ATTEMPTS_MAX && self.retries.spend();
         if again {
             self.dispatch(now, id, Some(failure), effects);
@@ -147,7 +173,9 @@ impl RequestCore {
     fn attempt_ended(&mut self, now: Moment, attempt: AttemptId, finish: Finish, usage: Usage, effects: &mut Vec<Effect>) {
         let id = attempt.request;
         let Some(candidate) = self.end_trial(now, id, &Outcome::Answered(finish), Some(usage)) else { return };
-        self.suspects.acquit(&candidate.node, &candidate.variant);
+        for node in candidate.nodes() {
+            self.suspects.acquit(node, &candidate.variant);
+        }
         self.learn_template(id, usage.prompt);
         if let Some(ticket) = self.tickets.get_mut(&id) {
             // An answer of no tokens at all still was an answer of this variant.
@@ -176,15 +204,19 @@ impl RequestCore {
         let ticket = self.tickets.get_mut(&id)?;
         let (trial, mut actual) = ticket.end_trial(now, outcome, usage)?;
         let candidate = trial.choice.candidate.clone();
-        let costs = self.view.node(&candidate.node).map(|node| node.costs.clone()).unwrap_or_default();
+        let costs = |node| self.view.node(node).map(|node| node.costs.clone()).unwrap_or_default();
+        let parts: Vec<_> = candidate.parts().map(|(node, share)| (costs(node), share)).collect();
         let price_it = |actual: &mut Actual| {
-            let busy = actual.total - trial.choice.estimate.wait;
-            actual.energy = costs.busy.and_then(|watts| Joules::new(watts.get() * busy.as_secs_f64()).ok());
-            actual.money = price(&costs, actual.usage.prompt, actual.usage.output);
+            let busy = (actual.total - trial.choice.estimate.wait).as_secs_f64();
+            // Each node of a split computes for about its part of the layers.
+            let energy = |(costs, share): &(Costs, f64)| Some(costs.busy?.get() * busy * share);
+            actual.energy = parts.iter().map(energy).sum::<Option<f64>>().and_then(|sum| Joules::new(sum).ok());
+            let shares = parts.iter().map(|(costs, share)| (costs, *share));
+            actual.money = price_parts(shares, actual.usage.prompt, actual.usage.output);
         };
         price_it(&mut actual);
         ticket.price_last(|_, recorded| price_it(recorded));
-        self.count_open(&candidate.node, &candidate.variant, false);
+        self.count_open(&candidate, false);
         let event = DispatchEvent::Outcome {
             request: id,
             node: &candidate.node,
@@ -216,20 +248,28 @@ impl RequestCore {
         }
     }
 
-    /// Whose fault it was. A dead link or process concerns all replicas of the node, a failed engine only its own.
-    fn blame(&mut self, now: Moment, candidate: &Candidate, failure: &Failure) {
-        match failure {
-            Failure::Broken(_) | Failure::Stalled(_) if candidate.node != self.config.me => {
-                let replicas = self.view.node(&candidate.node).map(|node| node.replicas.keys().cloned().collect::<Vec<_>>());
+    /// Suspects whoever failed. A dead link or process concerns all replicas of the node, a failed engine only its own. So does
+    /// a link that broke between two stages of a split: the way from here may be whole.
+    fn blame(&mut self, now: Moment, candidate: &Candidate, node: &NodeId, cause: &Failure) {
+        let variant = &candidate.variant;
+        match cause {
+            Failure::Broken(_) | Failure::Stalled(_) if *node == candidate.node && *node != self.config.me => {
+                let replicas = self.view.node(node).map(|node| node.replicas.keys().cloned().collect::<Vec<_>>());
                 for variant in replicas.into_iter().flatten() {
-                    self.suspects.accuse(now, &candidate.node, &variant);
+                    self.suspects.accuse(now, node, &variant);
                 }
             }
             Failure::Broken(_)
             | Failure::Stalled(_)
             | Failure::Engine(_)
-            | Failure::Refused(Reason::ReplicaFailed(_) | Reason::NoReplica) => {
-                self.suspects.accuse(now, &candidate.node, &candidate.variant);
+            | Failure::Refused(Reason::ReplicaFailed(_) | Reason::NoReplica) => self.suspects.accuse(now, node, variant),
+            // A later stage tells its load to the stage before it only; what is known here is that it has no room.
+            Failure::Refused(Reason::Busy) if *node != candidate.node => {
+                let known = self.view.node(node).and_then(|entry| entry.replicas.get(variant)).map(|replica| replica.value.load);
+                if let Some(known) = known {
+                    let load = Load { active: known.slots, queued: known.queue_max, ..known };
+                    self.view.apply(now, FleetDelta::Load { node: node.clone(), variant: variant.clone(), load });
+                }
             }
             _ => {}
         }
@@ -241,12 +281,23 @@ impl RequestCore {
         self.view.apply(now, FleetDelta::Load { node, variant, load });
     }
 
-    pub(super) fn count_open(&mut self, node: &NodeId, variant: &VariantId, more: bool) {
-        let key = (node.clone(), variant.clone());
-        let open = self.open.entry(key.clone()).or_default();
-        *open = if more { open.saturating_add(1) } else { open.saturating_sub(1) };
-        if *open == 0 {
-            self.open.remove(&key);
+    /// Counts an attempt at each node that takes part.
+    pub(super) fn count_open(&mut self, candidate: &Candidate, more: bool) {
+        for node in candidate.nodes() {
+            let key = (node.clone(), candidate.variant.clone());
+            let open = self.open.entry(key.clone()).or_default();
+            *open = if more { open.saturating_add(1) } else { open.saturating_sub(1) };
+            if *open == 0 {
+                self.open.remove(&key);
+            }
         }
+    }
+}
+
+/// Which node of a candidate failed, and with what. One that blames a node which does not take part is itself to blame.
+fn culprit<'a>(candidate: &'a Candidate, failure: &'a Failure) -> (&'a NodeId, &'a Failure) {
+    match failure.origin() {
+        (Some(node), cause) if candidate.nodes().any(|one| one == node) => (node, cause),
+        (_, cause) => (&candidate.node, cause),
     }
 }

@@ -17,6 +17,10 @@ pub const RECONSIDERED_MAX: usize = 16;
 /// client is better told than kept. It is then refused with the reason that it waited for.
 pub const WAIT_MAX: Micros = Micros::from_secs(10);
 
+/// How long a request may wait for nothing but a path. One that broke for a moment is dialled again within this; one that is
+/// longer gone is no reason to keep a client waiting.
+pub const PATH_WAIT_MAX: Micros = Micros::from_secs(2);
+
 /// How often waiting requests are reconsidered although nothing happened: facts become stale and suspicions end silently.
 pub const RECONSIDER_EVERY: Micros = Micros::from_secs(1);
 

@@ -3,7 +3,7 @@
 use super::limits::{RETRY_CONSTANT_MILLI, RETRY_EARNED_MILLI, SUSPECT_FIRST, SUSPECT_LONGEST};
 use crate::ids::{NodeId, VariantId};
 use crate::units::Moment;
-use crate::work::Features;
+use crate::work::{Features, Precision};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -68,20 +68,26 @@ impl Suspects {
     }
 }
 
-/// Why a stream with these features cannot be continued by another replica of the same variant; `None` when it can.
+/// Why a stream with these features, of whose tokens some were written in this precision, cannot be continued by another replica of
+/// the same variant; `None` when it can.
 ///
 /// The same variant means the same weights, quantisation and template. What is excluded would need state that does not travel:
 /// the position in a grammar, several interleaved answers, log-probabilities already computed, the counts of penalties, the tail
-/// of a stop text.
+/// of a stop text. In f32 a split computes exactly what the whole model does, wherever it is cut, so that whole and split
+/// continue each other. In f16 each cut writes another text: no other place goes on as that one would have, and the stream ends with
+/// its error.
 #[must_use]
-pub fn not_resumable(features: Features) -> Option<&'static str> {
+pub fn not_resumable(features: Features, written_in: Precision) -> Option<&'static str> {
     [
+        (written_in != Precision::F32, "its hidden states were rounded on their way"),
         (features.constrained, "its output is constrained"),
         (features.many, "it asks for several answers"),
         (features.logprobs, "it asks for log-probabilities"),
         (features.penalties, "it uses penalties"),
         (features.stop, "it uses stop texts"),
         (features.tools, "it offers tools"),
+        (features.vision, "it shows images"),
+        (features.embeddings, "it asks for vectors"),
     ]
     .into_iter()
     .find_map(|(has, why)| has.then_some(why))
@@ -119,7 +125,9 @@ mod tests {
 
     #[test]
     fn eligibility_table() {
-        assert_eq!(not_resumable(Features { unseeded: true, ..Features::default() }), None);
+        let unseeded = Features { unseeded: true, ..Features::default() };
+        assert_eq!(not_resumable(unseeded, Precision::F32), None, "whole or split");
+        assert!(not_resumable(unseeded, Precision::F16).is_some(), "rounded on the way");
         for excluded in [
             Features { constrained: true, ..Features::default() },
             Features { many: true, ..Features::default() },
@@ -127,8 +135,10 @@ mod tests {
             Features { penalties: true, ..Features::default() },
             Features { stop: true, ..Features::default() },
             Features { tools: true, ..Features::default() },
+            Features { vision: true, ..Features::default() },
+            Features { embeddings: true, ..Features::default() },
         ] {
-            assert!(not_resumable(excluded).is_some(), "{excluded:?}");
+            assert!(not_resumable(excluded, Precision::F32).is_some(), "{excluded:?}");
         }
     }
 }

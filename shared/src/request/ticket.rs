@@ -1,11 +1,11 @@
 //! The ingress' half of one request: where it stands, what was tried, what the client has.
 
-use super::limits::{ACCEPT_MAX, LOCAL_SILENCE_MAX, SILENCE_MAX, WAIT_MAX};
+use super::limits::{ACCEPT_MAX, LOCAL_SILENCE_MAX, PATH_WAIT_MAX, SILENCE_MAX, WAIT_MAX};
 use crate::ids::{AttemptId, NodeId, VariantId};
 use crate::plan::{Actual, AttemptRecord, Candidate, Choice, Decision, Outcome, Reason, Record, Usage};
 use crate::policy::dispatch::Pending;
 use crate::units::{Micros, Moment, Quality, Tokens};
-use crate::work::LlmRequest;
+use crate::work::{LlmRequest, Precision};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
@@ -22,6 +22,9 @@ pub(super) struct Ticket {
     pub(super) delivered: Tokens,
     /// Whose tokens they are: only this variant may go on.
     pub(super) resume: Option<VariantId>,
+    /// The least precise hidden states that any of them came from.
+    #[serde(default)]
+    pub(super) written_in: Precision,
     /// When its timer is set to fire; never later than [`Self::due`].
     pub(super) armed: Option<Moment>,
     first_at: Option<Moment>,
@@ -45,6 +48,9 @@ pub(super) struct Trial {
     pub(super) id: AttemptId,
     pub(super) choice: Choice,
     pub(super) local: bool,
+    /// How its hidden states travel, where it is split.
+    #[serde(default)]
+    precision: Precision,
     sent: Moment,
     heard: Moment,
     accepted: bool,
@@ -62,6 +68,7 @@ impl Ticket {
             next_attempt: 0,
             delivered: Tokens(0),
             resume: None,
+            written_in: Precision::default(),
             armed: None,
             first_at: None,
             last_at: None,
@@ -106,6 +113,7 @@ impl Ticket {
     /// When this request must be looked at although nothing was heard.
     pub(super) fn due(&self) -> Option<Moment> {
         let next = match &self.stage {
+            Stage::Waiting { since, reason: Reason::NoPath } => Some(*since + PATH_WAIT_MAX),
             Stage::Waiting { since, .. } => Some(*since + WAIT_MAX),
             Stage::Trying(trial) => Some(trial.silent_at()),
         };
@@ -125,12 +133,13 @@ impl Ticket {
         self.attempts.push(AttemptRecord { decision, actual: Actual::default(), outcome: None });
     }
 
-    pub(super) fn begin(&mut self, now: Moment, id: AttemptId, choice: Choice, local: bool) {
+    pub(super) fn begin(&mut self, now: Moment, id: AttemptId, choice: Choice, local: bool, precision: Precision) {
         if let Stage::Waiting { since, .. } = self.stage {
             self.waited += now.since(since);
         }
         self.next_attempt = id.number.saturating_add(1);
-        let trial = Trial { id, choice, local, sent: now, heard: now, accepted: local, first: None, tokens: Tokens(0) };
+        let trial =
+            Trial { id, choice, local, precision, sent: now, heard: now, accepted: local, first: None, tokens: Tokens(0) };
         self.stage = Stage::Trying(trial);
     }
 
@@ -157,6 +166,7 @@ impl Ticket {
             trial.first.get_or_insert(now);
             trial.tokens += tokens;
             self.resume = Some(trial.choice.candidate.variant.clone());
+            self.written_in = self.written_in.max(trial.precision);
         }
         self.first_at.get_or_insert(now);
         self.last_at = Some(now);

@@ -1,7 +1,9 @@
 //! The body of a request: the text itself. Travels only after acceptance, and is never seen by a decision, a record or a log.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
 
 /// Largest encoded body that an ingress takes and an executor accepts.
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -29,6 +31,19 @@ pub enum Prompt {
     Chat(Vec<Message>),
     /// Plain text.
     Plain(String),
+    /// Texts that each get a vector.
+    Inputs(Vec<String>),
+}
+
+impl Prompt {
+    /// All its texts.
+    pub fn texts(&self) -> Vec<&str> {
+        match self {
+            Self::Chat(messages) => messages.iter().map(|message| message.content.as_str()).collect(),
+            Self::Plain(text) => vec![text],
+            Self::Inputs(texts) => texts.iter().map(String::as_str).collect(),
+        }
+    }
 }
 
 /// One message of a conversation.
@@ -78,6 +93,47 @@ impl Default for Sampling {
     }
 }
 
+/// What a later stage of a split request needs: how to draw, and the tokens that drawing depends on. The rest comes as hidden
+/// states.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageBody {
+    /// How to draw tokens. Its texts to stop at are empty: the first stage, which has the text, looks for them.
+    pub sampling: Sampling,
+    /// Ids of the prompt where a penalty depends on them, else empty.
+    #[serde(default)]
+    pub prompt: Vec<u32>,
+    /// Ids of the tokens that the client already has from a broken attempt.
+    #[serde(default)]
+    pub resume: Vec<u32>,
+    /// Most tokens of prompt and answer together, for memory.
+    pub length_max: u32,
+}
+
+impl StageBody {
+    /// As CBOR.
+    ///
+    /// # Errors
+    /// [`BadBody`] when it exceeds [`BODY_BYTES_MAX`].
+    pub fn encode(&self) -> Result<Vec<u8>, BadBody> {
+        encode(self)
+    }
+
+    /// From CBOR.
+    ///
+    /// # Errors
+    /// [`BadBody`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadBody> {
+        decode(bytes)
+    }
+}
+
+/// Shows sizes only: ids are text.
+impl fmt::Debug for StageBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StageBody").field("length_max", &self.length_max).finish_non_exhaustive()
+    }
+}
+
 /// Bytes that are no body.
 #[derive(Debug, thiserror::Error)]
 #[error("not a request body: {0}")]
@@ -89,13 +145,17 @@ impl Body {
     /// # Errors
     /// [`BadBody`] when it exceeds [`BODY_BYTES_MAX`].
     pub fn encode(&self) -> Result<Vec<u8>, BadBody> {
-        let mut bytes = Vec::new();
-        ciborium::into_writer(self, &mut bytes).map_err(|error| BadBody(error.to_string()))?;
-        if bytes.len() > BODY_BYTES_MAX {
-            Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())))
-        } else {
-            Ok(bytes)
-        }
+        encode(self)
+    }
+
+    /// How many bytes [`Self::encode`] would give, without writing them.
+    ///
+    /// # Errors
+    /// [`BadBody`] when that exceeds [`BODY_BYTES_MAX`].
+    pub fn encoded_len(&self) -> Result<usize, BadBody> {
+        let mut counted = Counted(0);
+        ciborium::into_writer(self, &mut counted).map_err(|error| BadBody(error.to_string()))?;
+        if counted.0 > BODY_BYTES_MAX { Err(too_long(counted.0)) } else { Ok(counted.0) }
     }
 
     /// From CBOR.
@@ -103,21 +163,46 @@ impl Body {
     /// # Errors
     /// [`BadBody`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadBody> {
-        if bytes.len() > BODY_BYTES_MAX {
-            return Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())));
-        }
-        // The reader's own message may quote the input; it must not, since this is somebody's text.
-        ciborium::de::from_reader_with_recursion_limit(bytes, 32).map_err(|_| BadBody("unreadable".to_owned()))
+        decode(bytes)
     }
+}
+
+/// Takes bytes and keeps their number.
+struct Counted(usize);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn too_long(bytes: usize) -> BadBody {
+    BadBody(format!("{bytes} bytes, at most {BODY_BYTES_MAX}"))
+}
+
+fn encode<T: Serialize>(body: &T) -> Result<Vec<u8>, BadBody> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(body, &mut bytes).map_err(|error| BadBody(error.to_string()))?;
+    if bytes.len() > BODY_BYTES_MAX { Err(too_long(bytes.len())) } else { Ok(bytes) }
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadBody> {
+    if bytes.len() > BODY_BYTES_MAX {
+        return Err(too_long(bytes.len()));
+    }
+    // The reader's own message may quote the input; it must not, since this is somebody's text.
+    ciborium::de::from_reader_with_recursion_limit(bytes, 32).map_err(|_| BadBody("unreadable".to_owned()))
 }
 
 /// Shows sizes only: a body in a log line would be a leak.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = match &self.prompt {
-            Prompt::Chat(messages) => messages.iter().map(|message| message.content.len()).sum(),
-            Prompt::Plain(text) => text.len(),
-        };
+        let bytes: usize = self.prompt.texts().iter().map(|text| text.len()).sum();
         f.debug_struct("Body").field("prompt_bytes", &bytes).finish_non_exhaustive()
     }
 }

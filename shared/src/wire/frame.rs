@@ -3,6 +3,9 @@
 //! A connection has one control stream, opened by the agent (or by the dialling agent, between agents): `Hello`, answered by
 //! `Welcome`, then `Ping` and `Pong`; between agents, either says `Hello` again when its replicas changed. Each request has its own bidirectional stream: `Header` → `Accepted` or `Refused`;
 //! after acceptance `Body`… with `last`; then `Progress`, `Tokens`…, and `End` or `Failed`. Resetting the stream cancels.
+//! A split request has one more stream between each stage and the next, opened by the earlier: `Header` with its stage, acceptance
+//! and `Body` (a [`StageBody`](super::StageBody)) as ever; then `Hidden` one way and `Drawn` the other, and the end or failure as
+//! ever. Each stage answers for its own slot and memory, and a reset of any stream resets the others.
 //! `Join` and `Renew` streams carry one frame each way. A stream to the hub that begins with `Ping` is answered with `Pong`, up to
 //! [`PULSES_MAX`] times. A control stream that is finished without a `Goodbye` leaves the connection to the streams that still run.
 
@@ -49,6 +52,10 @@ pub enum Frame {
     Progress,
     /// A batch of tokens.
     Tokens(TokenBatch),
+    /// Hidden states of a split request, towards the last stage.
+    Hidden(Hidden),
+    /// A token that the last stage drew, towards the first.
+    Drawn(Drawn),
     /// The whole answer is there.
     End(End),
     /// There will be no whole answer.
@@ -142,6 +149,54 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
     /// Whether it is the last.
     pub last: bool,
+}
+
+/// Hidden states of consecutive tokens of one sequence, between two stages. Written as a list, since each token pays for each byte.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "HiddenParts", into = "HiddenParts")]
+pub struct Hidden {
+    /// Position of the first token in the sequence.
+    pub start: u32,
+    /// How many tokens.
+    pub count: u16,
+    /// Whether a token shall be drawn after the last of them.
+    pub draw: bool,
+    /// `count` rows of numbers, least significant byte first, in the header's precision.
+    pub bytes: Vec<u8>,
+}
+
+/// [`Hidden`] as it is written.
+#[derive(Clone, Serialize, Deserialize)]
+struct HiddenParts(u32, u16, bool, #[serde(with = "byte_string")] Vec<u8>);
+
+impl From<HiddenParts> for Hidden {
+    fn from(HiddenParts(start, count, draw, bytes): HiddenParts) -> Self {
+        Self { start, count, draw, bytes }
+    }
+}
+
+impl From<Hidden> for HiddenParts {
+    fn from(Hidden { start, count, draw, bytes }: Hidden) -> Self {
+        Self(start, count, draw, bytes)
+    }
+}
+
+/// Shows sizes only: hidden states can be turned back into text.
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hidden").field("start", &self.start).field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+/// A token that was drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drawn(pub u32);
+
+/// Hides the token: it is text.
+impl std::fmt::Debug for Drawn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Drawn(…)")
+    }
 }
 
 /// Generated tokens.
@@ -248,6 +303,15 @@ impl Frame {
         Ok(bytes)
     }
 
+    /// How many bytes [`Self::encode`] makes of it.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        let mut count = Count(4);
+        // Counting does not fail.
+        let _ = ciborium::into_writer(self, &mut count);
+        count.0
+    }
+
     /// The frame in `item`, the bytes after the length.
     ///
     /// # Errors
@@ -257,6 +321,20 @@ impl Frame {
             return Err(BadFrame::TooLong(item.len()));
         }
         ciborium::de::from_reader_with_recursion_limit(item, 32).map_err(|error| BadFrame::Unreadable(error.to_string()))
+    }
+}
+
+/// Counts what is written.
+struct Count(usize);
+
+impl std::io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ pub mod frame;
 pub mod mqtt;
 mod token;
 
-pub use body::Body;
+pub use body::{Body, StageBody};
 pub use frame::Frame;
 pub use token::{BadToken, JoinToken};
 

@@ -4,7 +4,7 @@ use crate::fleet::{Costs, Inventory, NodeState, PathReport, ReplicaReport, Telem
 use crate::ids::{Instance, NodeId, PlanEpoch, SessionEpoch};
 use crate::plan::{Layer, Plan, Record};
 use crate::units::Micros;
-use crate::work::Catalogue;
+use crate::work::{Catalogue, ClientKey};
 use serde::{Deserialize, Serialize};
 
 /// All topics of this version begin so.
@@ -178,6 +178,9 @@ pub struct ViewMessage {
     /// What there is to serve, when it changed or the node is new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catalogue: Option<Catalogue>,
+    /// API keys that the reader's clients may use: hashes and limits only. Comes with the catalogue; absent is no news.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Vec<ClientKey>>,
     /// Certificates that are no longer good, by serial number in hex.
     #[serde(default)]
     pub revoked: Vec<String>,

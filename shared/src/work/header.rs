@@ -1,7 +1,8 @@
 //! The header of a forwarded request: travels first, alone, so that a refusal costs no text.
 
-use super::{Features, LlmRequest, PromptKind, ResidencyBound};
+use super::{Features, LlmRequest, Precision, PromptKind, ResidencyBound, chained};
 use crate::ids::{AttemptId, NodeId, ServiceId, VariantId};
+use crate::plan::Stage;
 use crate::units::{Bytes, Micros, Tokens};
 use crate::work::Priority;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,13 @@ pub struct ExecHeader {
     /// Tokens that the client already has from an earlier attempt; their ids come with the body.
     #[serde(default)]
     pub resume_from: Tokens,
+    /// The nodes that serve this try one after the other, each with its layers; empty when `target` does it all. `target` is the
+    /// node of the stage that `attempt.stage` counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+    /// How hidden states travel between them.
+    #[serde(default, skip_serializing_if = "Precision::is_default")]
+    pub precision: Precision,
     /// Span of the sender, for traces (W3C parent id).
     #[serde(default)]
     pub parent_span: u64,
@@ -63,7 +71,48 @@ impl ExecHeader {
             priority: request.needs.slo.priority,
             remaining: None,
             resume_from: Tokens(0),
+            stages: Vec::new(),
+            precision: Precision::default(),
             parent_span: 0,
         }
+    }
+
+    /// The stage that this header opens; absent when the target does it all.
+    #[must_use]
+    pub fn stage(&self) -> Option<&Stage> {
+        self.stages.get(usize::from(self.attempt.stage))
+    }
+
+    /// Who sends this header: the ingress, or the node of the stage before. Absent when there is no such stage, or `target` is
+    /// not its node.
+    #[must_use]
+    pub fn sender(&self) -> Option<&NodeId> {
+        let number = usize::from(self.attempt.stage);
+        if !(number == 0 && self.stages.is_empty()) && self.stages.get(number)?.node != self.target {
+            return None;
+        }
+        match number.checked_sub(1) {
+            Some(before) => self.stages.get(before).map(|stage| &stage.node),
+            None => Some(&self.ingress),
+        }
+    }
+
+    /// What is wrong with its stages in themselves, if it has any.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_stages(&self) -> Result<(), &'static str> {
+        if self.stages.is_empty() {
+            return if self.attempt.stage == 0 { Ok(()) } else { Err("a later stage of none") };
+        }
+        chained(self.stages.iter().map(|stage| stage.layers))
+    }
+
+    /// The header for the stage after this one; absent at the last.
+    #[must_use]
+    pub fn next_stage(&self) -> Option<Self> {
+        let number = self.attempt.stage.checked_add(1)?;
+        let next = self.stages.get(usize::from(number))?;
+        Some(Self { attempt: self.attempt.at_stage(number), target: next.node.clone(), ..self.clone() })
     }
 }

@@ -13,6 +13,8 @@ pub enum PromptKind {
     Chat,
     /// `/v1/completions`: plain text.
     Completion,
+    /// `/v1/embeddings`: a vector for each text, and no token is generated.
+    Embedding,
 }
 
 /// Properties of the request that some engines lack or that bear on whether a broken stream may be continued.
@@ -32,8 +34,90 @@ pub struct Features {
     pub stop: bool,
     /// Tools offered to the model.
     pub tools: bool,
+    /// Images among the parts of messages.
+    #[serde(skip_serializing_if = "is_not")]
+    pub vision: bool,
+    /// Vectors asked for, instead of text.
+    #[serde(skip_serializing_if = "is_not")]
+    pub embeddings: bool,
     /// Neither temperature zero nor a seed: another node would draw other tokens. Continuing is still correct.
     pub unseeded: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_not(asked: &bool) -> bool {
+    !*asked
+}
+
+/// Something that a request may ask for and not every engine has. Replicas report theirs by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Capability {
+    /// Output bound to a JSON schema, or to JSON.
+    JsonSchema,
+    /// Several answers.
+    Many,
+    /// Log-probabilities.
+    Logprobs,
+    /// Tools.
+    Tools,
+    /// Images.
+    Vision,
+    /// Vectors.
+    Embeddings,
+}
+
+impl Capability {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::JsonSchema, Self::Many, Self::Logprobs, Self::Tools, Self::Vision, Self::Embeddings];
+
+    /// Its name, in configurations, reports and refusals.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::JsonSchema => "json_schema",
+            Self::Many => "n",
+            Self::Logprobs => "logprobs",
+            Self::Tools => "tools",
+            Self::Vision => "vision",
+            Self::Embeddings => "embeddings",
+        }
+    }
+
+    /// The capability of this name; `response_format` is the older name of `json_schema`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        if name == "response_format" {
+            return Some(Self::JsonSchema);
+        }
+        Self::ALL.into_iter().find(|capability| capability.name() == name)
+    }
+
+    /// Whether it is among these names.
+    #[must_use]
+    pub fn is_among(self, names: &[String]) -> bool {
+        names.iter().any(|name| Self::parse(name) == Some(self))
+    }
+}
+
+impl Features {
+    /// What an engine must have to serve a request with these features.
+    pub fn needed(self) -> impl Iterator<Item = Capability> {
+        let asked = [
+            (self.constrained, Capability::JsonSchema),
+            (self.many, Capability::Many),
+            (self.logprobs, Capability::Logprobs),
+            (self.tools, Capability::Tools),
+            (self.vision, Capability::Vision),
+            (self.embeddings, Capability::Embeddings),
+        ];
+        asked.into_iter().filter_map(|(asked, capability)| asked.then_some(capability))
+    }
+
+    /// What a request with these features needs and an engine with these capabilities lacks.
+    #[must_use]
+    pub fn lacks(self, capabilities: &[String]) -> Option<Capability> {
+        self.needed().find(|capability| !capability.is_among(capabilities))
+    }
 }
 
 /// One LLM request at its ingress.

@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 pub enum EngineKind {
     /// In the agent's own process, from a GGUF file.
     Llm,
+    /// In the agent's own process, by llama.cpp, from a GGUF file.
+    #[serde(rename = "llama-cpp")]
+    LlamaCpp,
     /// Any server that speaks the OpenAI API.
     Upstream,
     /// Tokens at the rates of a device profile, for fleets larger than the machine.
@@ -39,6 +42,26 @@ pub struct Variant {
     pub quality: Quality,
     /// Where that figure comes from, such as `IFEval 2025, model card`.
     pub quality_source: String,
+}
+
+impl Variant {
+    /// What stands as the source of a quality that nobody has rated; the figure itself then means nothing but that all are alike.
+    pub const NOT_RATED: &'static str = "not rated";
+
+    /// Its quality with its source, if it was rated.
+    #[must_use]
+    pub fn rated(&self) -> Option<(Quality, &str)> {
+        (self.quality_source != Self::NOT_RATED).then_some((self.quality, self.quality_source.as_str()))
+    }
+
+    /// Whether weights with this hash are this variant's, as far as both sides know theirs.
+    #[must_use]
+    pub fn may_weigh(&self, weights_sha256: Option<&str>) -> bool {
+        match (&self.weights_sha256, weights_sha256) {
+            (Some(wanted), Some(has)) => wanted.eq_ignore_ascii_case(has),
+            _ => true,
+        }
+    }
 }
 
 /// An alias with the variants behind it.

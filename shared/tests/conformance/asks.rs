@@ -63,7 +63,8 @@ impl Maker {
 
     fn features(&mut self) -> Features {
         let mut odd = || self.unwell(5);
-        Features { constrained: odd(), many: odd(), logprobs: odd(), tools: odd(), ..Features::default() }
+        let (constrained, many, logprobs, tools) = (odd(), odd(), odd(), odd());
+        Features { constrained, many, logprobs, tools, vision: odd(), embeddings: odd(), ..Features::default() }
     }
 
     fn needs(&mut self) -> Needs {

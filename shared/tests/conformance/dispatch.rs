@@ -3,7 +3,7 @@
 use crate::asks::Ask;
 use crate::brute::{Verdict, judge_all};
 use crate::fleets::{Flavour, Instance, Naming, run_seed};
-use shared::plan::{Actual, Choice, DispatchSetting, Finish, Outcome, Reason};
+use shared::plan::{Actual, Candidate, Choice, DispatchSetting, Finish, Outcome, Reason, Split};
 use shared::policy::dispatch::{Action, Assessment, DispatchEvent, Dispatcher, TABLE};
 use shared::units::Micros;
 use shared::work::Needs;
@@ -39,24 +39,33 @@ fn chosen<'a>(action: &Action, assessment: &'a Assessment) -> Option<&'a Choice>
 
 #[test]
 fn an_assessment_holds_exactly_the_feasible_candidates() {
+    let mut splits = 0;
     for (seed, flavour, instance) in instances(run_seed()) {
         for ask in &instance.asks {
             let assessment = instance.scene().assess(&ask.pending());
+            splits += assessment.feasible.iter().filter(|choice| choice.candidate.split != Split::Whole).count();
             let mut found: Vec<_> = assessment.feasible.iter().map(|choice| &choice.candidate).collect();
             found.sort();
-            let found: Vec<_> = found.iter().map(|c| (&c.node, Some(c.hop), &c.variant)).collect();
+            let nodes = |c: &Candidate| c.nodes().cloned().collect::<Vec<_>>();
+            let mut found: Vec<_> = found.iter().map(|c| (nodes(c), Some(c.hop), &c.variant)).collect();
+            found.sort();
             let verdicts = judge_all(&instance, ask);
-            let mut wanted: Vec<_> = verdicts.iter().filter(|v| v.feasible()).map(|v| (&v.node, v.hop, &v.variant)).collect();
+            let mut wanted: Vec<_> =
+                verdicts.iter().filter(|v| v.feasible()).map(|v| (v.nodes.clone(), v.hop, &v.variant)).collect();
             wanted.sort();
             assert_eq!(found, wanted, "seed {seed} {flavour:?} {ask:?}");
             for rejected in &assessment.rejected {
-                let verdict = verdicts.iter().find(|v| v.node == rejected.node && v.variant == rejected.variant);
+                let nodes: Vec<_> = rejected.nodes().cloned().collect();
+                let verdict = verdicts
+                    .iter()
+                    .find(|v| v.nodes == nodes && v.split != rejected.stages.is_empty() && v.variant == rejected.variant);
                 let code = rejected.reason.code();
                 let known = verdict.is_none_or(|v| v.hurdles.iter().any(|hurdle| hurdle.code == code));
                 assert!(known, "seed {seed} {flavour:?}: {rejected:?} is not so");
             }
         }
     }
+    assert!(splits > 10, "{splits} splits were feasible: too few to say anything");
 }
 
 #[test]
@@ -82,7 +91,11 @@ fn each_arrival_is_answered_once_and_rightly() {
 fn unjustified(policy: &str, action: &Action, verdicts: &[Verdict]) -> Option<&'static str> {
     match action {
         Action::Assign { candidate, .. } => {
-            let fits = |v: &&Verdict| v.node == candidate.node && v.variant == candidate.variant && v.hop == Some(candidate.hop);
+            let nodes: Vec<_> = candidate.nodes().cloned().collect();
+            let split = candidate.split != Split::Whole;
+            let fits = |v: &&Verdict| {
+                v.nodes == nodes && v.split == split && v.variant == candidate.variant && v.hop == Some(candidate.hop)
+            };
             (!verdicts.iter().find(fits).is_some_and(Verdict::feasible)).then_some("the candidate is not feasible")
         }
         Action::Wait { reason, .. } => {

@@ -5,8 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use shared::fleet::*;
 use shared::ids::*;
-use shared::plan::{Grant, Target};
-use shared::policy::dispatch::Scene;
+use shared::plan::{Grant, StageGrant, Target};
+use shared::policy::dispatch::{Scene, SplitRules};
 use shared::units::*;
 use shared::work::*;
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ impl Instance {
         for (at, delta) in batches.into_iter().flatten() {
             view.apply(at, delta);
         }
-        let grant = maker.grant(&catalogue);
+        let grant = maker.grant(&catalogue, &view);
         let pairs = maker.pairs(&catalogue);
         let mut suspects = BTreeMap::new();
         let mut open = BTreeMap::new();
@@ -162,11 +162,17 @@ impl Instance {
             suspects: &self.suspects,
             open: &self.open,
             stale_after: STALE_AFTER,
+            splits: SplitRules::default(),
             degraded: false,
             seed: 7,
         }
     }
 }
+
+/// The size by which variants are known that some nodes hold only in part.
+pub(crate) const OF_PARTS: Bytes = Bytes(2_000);
+/// Layers of those.
+const LAYERS: u16 = 12;
 
 fn catalogue(dice: &mut Dice) -> Catalogue {
     let service = |number: u64, dice: &mut Dice| Service {
@@ -183,7 +189,7 @@ fn variant(name: &str, dice: &mut Dice) -> Variant {
         weights_sha256: None,
         quantisation: "q8_0".to_owned(),
         context: Tokens(4096),
-        memory: Bytes(1_000),
+        memory: if dice.percent(40) { OF_PARTS } else { Bytes(1_000) },
         quality: Quality::new(f64::from(1 + dice.small(10)) / 10.0).expect("at most 1"),
         quality_source: "drawn".to_owned(),
     }
@@ -252,21 +258,35 @@ impl Maker {
         let state = if self.unwell(20) { odd } else { ReplicaState::Ready };
         let load = self.load();
         let profile = self.profile();
-        let names = ["tools", "n", "logprobs", "response_format"];
+        let layers = self.layers(variant);
+        let names = ["tools", "n", "logprobs", "response_format", "json_schema", "vision", "embeddings"];
         let capabilities = names.into_iter().filter(|_| self.dice.percent(50)).map(str::to_owned).collect();
         let report = ReplicaReport {
             variant: variant.id.clone(),
             engine: EngineKind::Profiled,
+            device: String::new(),
             state,
             load,
             // Unique in the fleet and independent of names: tells one replica from another.
             memory: Bytes(self.serial),
             context: Tokens(256 << self.dice.small(5)),
             weights_sha256: None,
+            layers,
             capabilities,
             profile,
         };
         self.dice.percent(60).then_some(report)
+    }
+
+    /// Nothing is known of layers, all, the first, the last, or some in the middle.
+    fn layers(&mut self, variant: &Variant) -> Option<HeldLayers> {
+        let cut = |dice: &mut Dice| 1 + u16::try_from(dice.below(u64::from(LAYERS) - 1)).expect("few");
+        let (a, b) = (cut(&mut self.dice), cut(&mut self.dice));
+        let ranges = [(0, LAYERS), (0, a), (0, a), (a, LAYERS), (a, LAYERS), (a.min(b), a.max(b))];
+        let (from, to) = self.dice.pick(&ranges);
+        let range = LayerRange { from, to, of: LAYERS };
+        let known = self.dice.percent(85) && variant.memory == OF_PARTS && range.valid();
+        known.then_some(HeldLayers { range, hidden: Bytes(2_304) })
     }
 
     fn load(&mut self) -> Load {
@@ -318,7 +338,37 @@ impl Maker {
         nodes.flat_map(|node| variants.iter().map(move |variant| (node.clone(), variant.clone())).collect::<Vec<_>>()).collect()
     }
 
-    fn grant(&mut self, catalogue: &Catalogue) -> Grant {
+    /// Two or three different nodes, with layers that follow each other, such as they hold where that can be.
+    fn stages(&mut self, variant: &VariantId, view: &FleetView) -> Vec<StageGrant> {
+        let mut nodes = self.nodes.clone();
+        let count = if self.dice.percent(70) { 2 } else { 3 };
+        let mut stages: Vec<StageGrant> = Vec::new();
+        let mut from = 0;
+        for number in 0..count {
+            if nodes.is_empty() {
+                break;
+            }
+            let held = |node: &NodeId| view.node(node)?.replicas.get(variant)?.value.layers;
+            let fits = |node: &NodeId| held(node).is_some_and(|held| held.range.from <= from && from < held.range.to);
+            let fitting: Vec<_> = (0..nodes.len()).filter(|place| fits(&nodes[*place])).collect();
+            let any: Vec<_> = (0..nodes.len()).collect();
+            let (one, other) = (self.dice.pick(&any), self.dice.pick(if fitting.is_empty() { &any } else { &fitting }));
+            let node = nodes.remove(if self.dice.percent(20) { one } else { other });
+            let held = held(&node);
+            let end = held.map_or(LAYERS / 2, |held| held.range.to).min(LAYERS - 1).max(from + 1);
+            let to = if number + 1 == count { LAYERS } else { end };
+            let hop = self.dice.pick(&[Hop::Direct, Hop::Relay]);
+            let path = self.path(hop);
+            stages.push(StageGrant { node, layers: LayerRange { from, to, of: LAYERS }, path });
+            from = to;
+            if from == LAYERS {
+                break;
+            }
+        }
+        stages
+    }
+
+    fn grant(&mut self, catalogue: &Catalogue, view: &FleetView) -> Grant {
         let mut targets = BTreeMap::new();
         for service in catalogue.iter() {
             let of_service = |pair: &(NodeId, VariantId)| service.variants.iter().any(|variant| variant.id == pair.1);
@@ -326,8 +376,19 @@ impl Maker {
             let mut row = Vec::new();
             for (node, variant) in pairs {
                 let (open_max, share) = (1 + self.dice.small(3), Fraction::new(0.1).expect("below 1"));
-                if self.dice.percent(60) && row.len() < 8 {
-                    row.push(Target { node, variant, share, open_max });
+                if self.dice.percent(60) && row.len() < 6 {
+                    row.push(Target { node, variant, share, open_max, stages: Vec::new() });
+                }
+            }
+            let of_parts = service.variants.iter().filter(|variant| variant.memory == OF_PARTS);
+            for variant in of_parts.flat_map(|variant| [variant; 3]) {
+                let (stages, open_max) = (self.stages(&variant.id, view), 1 + self.dice.small(3));
+                let Some(first) = stages.first() else { continue };
+                let (node, variant, share) = (first.node.clone(), variant.id.clone(), Fraction::default());
+                let target = Target { node, variant, share, open_max, stages };
+                let said = row.iter().any(|other: &Target| other.variant == target.variant && other.nodes().eq(target.nodes()));
+                if !said && row.len() < 8 {
+                    row.push(target);
                 }
             }
             targets.insert(service.id.clone(), row);

@@ -1,9 +1,9 @@
 //! A frame of every kind, and bodies.
 
 use crate::values::*;
-use shared::fleet::ReplicaState;
+use shared::fleet::{Hop, ReplicaState};
 use shared::ids::*;
-use shared::plan::{Failure, Finish, Reason, Usage};
+use shared::plan::{Failure, Finish, Reason, Stage, Usage};
 use shared::units::*;
 use shared::wire::Frame;
 use shared::wire::body::{Body, Message, Prompt, Sampling};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 fn header() -> ExecHeader {
     ExecHeader {
-        attempt: AttemptId { request: RequestId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef), number: 1 },
+        attempt: AttemptId::new(RequestId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef), 1),
         ingress: node("eu/site-7/edge-1"),
         target: node("eu/cloud/gpu-1"),
         service: service("assistant"),
@@ -27,8 +27,15 @@ fn header() -> ExecHeader {
         priority: Priority::new(7).expect("at most 9"),
         remaining: Some(Micros::from_secs(4)),
         resume_from: Tokens(9),
+        stages: Vec::new(),
+        precision: Precision::default(),
         parent_span: 0xfeed,
     }
+}
+
+fn embedding() -> ExecHeader {
+    let features = Features { embeddings: true, vision: true, ..Features::default() };
+    ExecHeader { kind: PromptKind::Embedding, features, output_max: Tokens(0), ..header() }
 }
 
 fn hello() -> Hello {
@@ -88,9 +95,14 @@ fn plain_frames() -> Vec<(String, Frame)> {
         ("header", Frame::Header(Box::new(header()))),
         ("header-anywhere", residency(ResidencyBound::Anywhere)),
         ("header-exactly", residency(ResidencyBound::Exactly(node("eu/site-7/edge-1")))),
+        ("header-embedding", Frame::Header(Box::new(embedding()))),
         ("accepted", Frame::Accepted(load())),
         ("body", Frame::Body(Chunk { bytes: vec![0, 1, 254, 255], last: true })),
         ("progress", Frame::Progress),
+        ("header-stage", Frame::Header(Box::new(staged()))),
+        ("hidden", Frame::Hidden(Hidden { start: 16, count: 1, draw: true, bytes: vec![0, 0, 128, 63] })),
+        ("failed-stage", Frame::Failed(Failure::Stage { node: node("eu/cloud/gpu-1"), failure: Box::new(Failure::ClientGone) })),
+        ("drawn", Frame::Drawn(Drawn(49_151))),
         ("tokens", Frame::Tokens(tokens)),
         ("end-stop", end(Finish::Stop)),
         ("end-length", end(Finish::Length)),
@@ -102,6 +114,14 @@ fn plain_frames() -> Vec<(String, Frame)> {
         ("denied", Frame::Denied("the token has expired".to_owned())),
     ];
     named.into_iter().map(|(name, frame)| (name.to_owned(), frame)).collect()
+}
+
+/// The header of the second of two stages.
+fn staged() -> ExecHeader {
+    let stage = |name: &str, hop, from, to| Stage { node: node(name), hop, layers: LayerRange { from, to, of: 30 } };
+    let stages = vec![stage("eu/site-7/edge-1", Hop::Local, 0, 15), stage("eu/cloud/gpu-1", Hop::Relay, 15, 30)];
+    let first = ExecHeader { stages, precision: Precision::F16, ..header() };
+    first.next_stage().expect("there are two")
 }
 
 fn goodbyes() -> Vec<Goodbye> {
@@ -140,6 +160,8 @@ fn reasons() -> Vec<Reason> {
         Policy("cloud-only".to_owned()),
         RetryBudget,
         QueueFull,
+        Part(LayerRange { from: 0, to: 15, of: 30 }),
+        SplitMargin { split: Micros::from_secs(3), whole: Micros::from_secs(2) },
         NoCandidate,
     ]
 }
@@ -184,6 +206,15 @@ pub(crate) fn bodies() -> Vec<(&'static str, Body)> {
                 resume: Vec::new(),
             },
         ),
+        (
+            "inputs",
+            Body {
+                prompt: Prompt::Inputs(vec!["The tide".to_owned(), "The gate".to_owned()]),
+                sampling: Sampling::default(),
+                passthrough: None,
+                resume: Vec::new(),
+            },
+        ),
     ]
 }
 
@@ -208,9 +239,11 @@ fn every_kind_of_frame_has_a_sample() {
         Frame::Renew(_) => 14,
         Frame::Issued(_) => 15,
         Frame::Denied(_) => 16,
+        Frame::Hidden(_) => 17,
+        Frame::Drawn(_) => 18,
     };
     let mut seen: Vec<_> = frames().iter().map(|(_, frame)| place(frame)).collect();
     seen.sort_unstable();
     seen.dedup();
-    assert_eq!(seen, (0..=16).collect::<Vec<_>>());
+    assert_eq!(seen, (0..=18).collect::<Vec<_>>());
 }

@@ -8,7 +8,7 @@ const KEYED_BY_DATA: [&str; 6] = ["labels", "loads", "peers", "catalogue", "conf
 
 /// Enumerations are maps of one entry whose key is the variant's name: what is added there makes two variants.
 fn is_enumeration(keys: &[&str]) -> bool {
-    const VARIANTS: [&str; 14] = [
+    const VARIANTS: [&str; 15] = [
         "wait",
         "assign",
         "answered",
@@ -21,6 +21,7 @@ fn is_enumeration(keys: &[&str]) -> bool {
         "dispatch",
         "chat",
         "plain",
+        "inputs",
         "within",
         "exactly",
     ];

@@ -22,6 +22,7 @@ pub(crate) fn payloads() -> Vec<Sample> {
         Sample::json("inventory", signed(inventory())),
         Sample::json("telemetry", signed(telemetry())),
         Sample::json("view", view()),
+        Sample::json("view-with-keys", view_with_keys()),
         Sample::json("records", signed(Records { records: vec![record()] })),
     ];
     let states = [
@@ -52,6 +53,7 @@ fn inventory() -> Inventory {
         costs: costs(),
         addresses: vec!["10.0.0.5:7411".to_owned()],
         version: "0.1.0".to_owned(),
+        binary_sha256: String::new(),
     }
 }
 
@@ -98,9 +100,33 @@ fn view() -> ViewMessage {
         epoch: epoch(77),
         nodes: vec![seen],
         catalogue: Some(catalogue()),
+        keys: None,
         revoked: vec!["0a1b".to_owned()],
         drain: true,
     }
+}
+
+/// A view with a key of each kind: all limits, and none.
+fn view_with_keys() -> ViewMessage {
+    let limited = ClientKey {
+        name: KeyName::new("team/app").expect("name"),
+        sha256: KeyHash::of(b"tg-0123"),
+        scope: KeyScope::Inference,
+        services: vec![ServiceId::new("assistant").expect("name")],
+        rate_per_minute: Some(60),
+        tokens_per_day: Some(100_000),
+        expires: Some(1_800_000_000),
+    };
+    let free = ClientKey {
+        name: KeyName::new("operator").expect("name"),
+        scope: KeyScope::Admin,
+        services: Vec::new(),
+        rate_per_minute: None,
+        tokens_per_day: None,
+        expires: None,
+        ..limited.clone()
+    };
+    ViewMessage { keys: Some(vec![limited, free]), ..view() }
 }
 
 /// A request that waited, was tried in vain, and was then answered elsewhere.
@@ -129,12 +155,17 @@ fn record() -> Record {
         },
     };
     let decision = |number, verdict| Decision {
-        attempt: AttemptId { request, number },
+        attempt: AttemptId::new(request, number),
         at: Moment(5_000_000),
         policy: "min-latency".to_owned(),
         verdict,
         others: vec![choice("eu/cloud/gpu-2")],
-        rejected: vec![Rejected { node: node("eu/site-7/edge-1"), variant: variant("smollm2-135m-q8"), reason: Reason::Busy }],
+        rejected: vec![Rejected {
+            node: node("eu/site-7/edge-1"),
+            variant: variant("smollm2-135m-q8"),
+            stages: Vec::new(),
+            reason: Reason::Busy,
+        }],
         counts: BTreeMap::from([("busy".to_owned(), 1)]),
         fingerprint: u64::MAX,
         grant: epoch(42),
@@ -181,7 +212,7 @@ fn plan(rows: PlanRows) -> Plan {
 
 fn plans() -> Vec<PlanRows> {
     let (to, with) = (node("eu/cloud/gpu-1"), variant("smollm2-135m-q8"));
-    let target = Target { node: to.clone(), variant: with.clone(), share: fraction(0.5), open_max: 5 };
+    let target = Target { node: to.clone(), variant: with.clone(), share: fraction(0.5), open_max: 5, stages: Vec::new() };
     vec![
         PlanRows::Placement(vec![PlacementRow { node: to, variant: with.clone() }]),
         PlanRows::Offload(vec![OffloadRow {

@@ -42,11 +42,13 @@ pub(crate) fn replica(state: ReplicaState) -> ReplicaReport {
     ReplicaReport {
         variant: variant("smollm2-135m-q8"),
         engine: EngineKind::Llm,
+        device: String::new(),
         state,
         load: load(),
         memory: Bytes(180_000_000),
         context: Tokens(2048),
         weights_sha256: None,
+        layers: None,
         capabilities: vec!["tools".to_owned()],
         profile: Some(Profile {
             prompt: TokenRate::new(412.5).expect("good"),

@@ -40,11 +40,13 @@ fn view() -> FleetView {
         let replica = ReplicaReport {
             variant: variant("v"),
             engine: EngineKind::Llm,
+            device: String::new(),
             state: ReplicaState::Ready,
             load: Load { slots: 2, ..Load::default() },
             memory: Bytes(400),
             context: Tokens(512),
             weights_sha256: None,
+            layers: None,
             capabilities: Vec::new(),
             profile: None,
         };
@@ -73,7 +75,7 @@ fn placement(part: &str, rows: &[(&str, &str)]) -> Plan {
 }
 
 fn target(n: &str, v: &str) -> Target {
-    Target { node: node(n), variant: variant(v), share: Fraction::new(0.25).expect("good"), open_max: 2 }
+    Target { node: node(n), variant: variant(v), share: Fraction::new(0.25).expect("good"), open_max: 2, stages: Vec::new() }
 }
 
 fn row(edge: &str, service: &str, targets: Vec<Target>) -> OffloadRow {
@@ -158,6 +160,50 @@ fn targets() {
         [Fault::Zero("open_max of `v` on s/b".to_owned())]
     );
     assert_eq!(faults(&offload(vec![target("s/b", "v"), target("s/b", "v")])), [Fault::Twice("`v` on s/b for s/a".to_owned())]);
+}
+
+/// `w` of the service, in two parts of ten layers; its beginning is at `s/a`, its end at `s/b`, and everything at `cloud/gpu`.
+fn split_faults(first: (&str, u16, u16), second: (&str, u16, u16)) -> Vec<Fault> {
+    let mut view = view();
+    for (name, from, to) in [("s/a", 0, 6), ("s/b", 4, 10), ("cloud/gpu", 0, 10)] {
+        let report = view.node(&node(name)).expect("there").replicas[&variant("v")].value.clone();
+        let held = HeldLayers { range: LayerRange { from, to, of: 10 }, hidden: Bytes(8) };
+        let part = ReplicaReport { variant: variant("w"), layers: Some(held), ..report.clone() };
+        let replicas = vec![report, part];
+        view.apply(Moment(2), FleetDelta::Replicas { node: node(name), replicas, age: Micros::ZERO });
+    }
+    let stage = |(name, from, to): (&str, u16, u16)| StageGrant {
+        node: node(name),
+        layers: LayerRange { from, to, of: 10 },
+        path: PathReport::with_rtt(Hop::Relay, Micros(1)),
+    };
+    let split = Target { stages: vec![stage(first), stage(second)], ..target(first.0, "w") };
+    check(&offload(vec![split]), &view, &catalogue())
+}
+
+#[test]
+fn stages() {
+    let first = ("s/a", 0, 5);
+    assert_eq!(split_faults(first, ("s/b", 5, 10)), [], "the edge itself may be a stage");
+    assert_eq!(split_faults(("s/a", 0, 4), ("s/b", 4, 10)), []);
+    assert_eq!(split_faults(first, ("cloud/gpu", 5, 10)), [], "so may somebody who holds everything");
+    let broken = |second| split_faults(first, second);
+    for second in [("s/b", 6, 10), ("s/b", 4, 10), ("s/b", 5, 9), ("s/b", 5, 11), ("s/a", 5, 10)] {
+        assert!(broken(second).iter().any(|fault| matches!(fault, Fault::Stages { .. })), "{second:?}: {:?}", broken(second));
+    }
+    assert_eq!(broken(("s/x", 5, 10)), [Fault::UnknownNode(node("s/x"))]);
+    assert_eq!(broken(("s/off", 5, 10))[0], Fault::NotOnline { node: node("s/off"), state: NodeState::Offline });
+    let held = split_faults(("s/b", 0, 5), ("cloud/gpu", 5, 10));
+    assert!(matches!(held.as_slice(), [Fault::NotHeld { .. }]), "{held:?}");
+    assert_eq!(held[0].to_string(), "s/b holds layers 4..10 of 10 of `w`, not 0..5 of 10");
+    let elsewhere = Target { stages: Vec::new(), ..target("s/b", "w") };
+    let mut view = view();
+    let report = view.node(&node("s/b")).expect("there").replicas[&variant("v")].value.clone();
+    let held = HeldLayers { range: LayerRange { from: 0, to: 5, of: 10 }, hidden: Bytes(8) };
+    let replicas = vec![ReplicaReport { variant: variant("w"), layers: Some(held), ..report }];
+    view.apply(Moment(2), FleetDelta::Replicas { node: node("s/b"), replicas, age: Micros::ZERO });
+    let whole = check(&offload(vec![elsewhere]), &view, &catalogue());
+    assert!(matches!(whole.as_slice(), [Fault::NotHeld { .. }]), "a part is not the whole: {whole:?}");
 }
 
 #[test]

@@ -5,4 +5,5 @@ mod catalogue;
 mod check;
 mod predict;
 mod residency;
+mod split;
 mod view;

@@ -18,11 +18,13 @@ fn replica(name: &str, active: u32) -> ReplicaReport {
     ReplicaReport {
         variant: variant(name),
         engine: EngineKind::Llm,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, active, ..Load::default() },
         memory: Bytes(1),
         context: Tokens(512),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: None,
     }

@@ -9,6 +9,7 @@ use shared::ids::{NodeId, VariantId};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Pulse;
 use shared::wire::mqtt::{Session, Status};
+use shared::work::LayerRange;
 use std::collections::BTreeMap;
 
 /// Labels and addresses in one inventory; more are a mistake of a script.
@@ -182,11 +183,12 @@ impl Fleet {
     }
 
     /// What of a node's replicas plans depend on: not their loads.
-    fn make_up(&self, node: &NodeId) -> Vec<(VariantId, ReplicaState, u32, bool)> {
+    fn make_up(&self, node: &NodeId) -> Vec<(VariantId, ReplicaState, u32, bool, Option<LayerRange>)> {
         let replicas = self.view.node(node).into_iter().flat_map(|entry| entry.replicas.values());
         let parts = replicas.map(|replica| {
             let report = &replica.value;
-            (report.variant.clone(), report.state.clone(), report.load.slots, report.profile.is_some())
+            let layers = report.layers.map(|held| held.range);
+            (report.variant.clone(), report.state.clone(), report.load.slots, report.profile.is_some(), layers)
         });
         parts.collect()
     }

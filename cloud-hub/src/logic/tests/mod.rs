@@ -50,11 +50,13 @@ fn replica() -> ReplicaReport {
     ReplicaReport {
         variant: "tiny".parse().expect("a good name"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, ..Load::default() },
         memory: Bytes(200_000_000),
         context: Tokens(2048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(400.0),
@@ -105,6 +107,8 @@ struct Universe {
     beats: BTreeSet<(Moment, Connection)>,
     /// Nobody reports on MQTT.
     quiet: bool,
+    /// What nodes report that hold something else than the usual replica.
+    holding: BTreeMap<NodeId, Vec<ReplicaReport>>,
     numbers: u64,
     /// By connection; several may claim one node.
     agents: BTreeMap<Connection, (NodeId, Agent)>,
@@ -129,6 +133,7 @@ impl Universe {
             letters: BTreeMap::new(),
             beats: BTreeSet::new(),
             quiet: false,
+            holding: BTreeMap::new(),
             numbers: 0,
             agents: BTreeMap::new(),
             views: BTreeMap::new(),
@@ -219,7 +224,9 @@ impl Universe {
     fn beat(&mut self, connection: Connection) {
         if let Some((node, agent)) = self.agents.get(&connection).cloned().filter(|(_, agent)| agent.answers && !self.quiet) {
             let session = Session { epoch: agent.session.expect("a session"), instance: agent.instance };
-            self.tell(HubEvent::Mqtt { message: NodeMessage::Telemetry(telemetry(&node)), node, session });
+            let replicas = self.holding.get(&node).cloned().unwrap_or_else(|| vec![replica()]);
+            let message = NodeMessage::Telemetry(Telemetry { replicas, ..telemetry(&node) });
+            self.tell(HubEvent::Mqtt { message, node, session });
             self.beats.insert((self.now + Micros::from_secs(5), connection));
         }
     }

@@ -1,10 +1,10 @@
 //! What operators do: services, drain, revoke, records.
 
 use super::*;
-use shared::ids::RequestId;
+use shared::ids::{KeyName, RequestId};
 use shared::plan::{Actual, DispatchSetting, Failure, Outcome, Record};
 use shared::wire::mqtt::Records;
-use shared::work::Needs;
+use shared::work::{ClientKey, KeyHash, KeyScope, Needs};
 
 #[test]
 fn services_are_kept_told_and_checked() {
@@ -191,4 +191,36 @@ fn sums_of_what_nobody_knows_are_absent() {
     tell(&mut universe, 4, Some(2.0));
     let totals = &universe.hub.totals()[0].totals;
     assert_eq!((totals.requests, totals.energy.map(shared::units::Joules::get), totals.money), (4, Some(3.5), None));
+}
+
+#[test]
+fn keys_are_kept_told_at_once_and_gone_when_revoked() {
+    let key = |name: &str| ClientKey {
+        name: KeyName::new(name).expect("a name"),
+        sha256: KeyHash::of(name.as_bytes()),
+        scope: KeyScope::Inference,
+        services: Vec::new(),
+        rate_per_minute: Some(60),
+        tokens_per_day: None,
+        expires: None,
+    };
+    let mut universe = Universe::restored(Restored { keys: vec![key("old")], ..Restored::default() });
+    universe.join("site/a");
+    universe.pass(SECOND);
+    assert_eq!(universe.views[&node("site/a")].keys, Some(vec![key("old")]), "restored ones too");
+    assert_eq!(universe.operate(AdminOperation::AddKey(key("new"))), AdminReply::Done);
+    assert!(universe.effects.contains(&HubEffect::Persist(Change::Key(key("new")))));
+    assert!(universe.effects.contains(&HubEffect::Keys(vec![key("new"), key("old")])));
+    assert!(matches!(universe.operate(AdminOperation::AddKey(key("new"))), AdminReply::Refused(why) if why.contains("already")));
+    let bad = ClientKey { rate_per_minute: Some(0), ..key("bad") };
+    assert!(matches!(universe.operate(AdminOperation::AddKey(bad)), AdminReply::Refused(_)));
+    assert_eq!(universe.operate(AdminOperation::RevokeKey(key("old").name)), AdminReply::Done);
+    assert!(matches!(universe.operate(AdminOperation::RevokeKey(key("old").name)), AdminReply::NotFound(_)));
+    universe.pass(Micros::from_millis(500));
+    assert_eq!(universe.views[&node("site/a")].keys, Some(vec![key("new")]), "told before the next tick");
+    assert_eq!(universe.operate(AdminOperation::Keys), AdminReply::Keys(vec![key("new")]));
+    for number in 1..ClientKey::KEYS_MAX {
+        assert_eq!(universe.operate(AdminOperation::AddKey(key(&format!("k{number}")))), AdminReply::Done);
+    }
+    assert!(matches!(universe.operate(AdminOperation::AddKey(key("more"))), AdminReply::Refused(_)), "there is an end");
 }

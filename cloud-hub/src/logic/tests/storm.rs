@@ -65,7 +65,7 @@ fn request(dice: &mut Dice) -> LlmRequest {
 
 fn asked(dice: &mut Dice, connection: Connection, name: &str) -> HubEvent {
     let (request, stream) = (request(dice), Stream(dice.below(1 << 30)));
-    let attempt = AttemptId { request: request.id, number: 0 };
+    let attempt = AttemptId::new(request.id, 0);
     let variant = "tiny".parse().expect("a good name");
     let header = ExecHeader::new(&request, attempt, node(name), node(dice.name()), variant);
     HubEvent::RelayAsked { connection, stream, header }
@@ -116,7 +116,7 @@ fn gust(universe: &mut Universe, dice: &mut Dice) {
         10 | 11 => asked(dice, connection, name),
         12 => HubEvent::Arrived(request(dice)),
         13 => {
-            let attempt = AttemptId { request: RequestId(u128::from(dice.below(500))), number: 0 };
+            let attempt = AttemptId::new(RequestId(u128::from(dice.below(500))), 0);
             let news = dice.of(&[
                 AttemptEvent::Accepted(Load::default()),
                 AttemptEvent::Refused(Reason::Busy, None),

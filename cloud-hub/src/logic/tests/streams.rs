@@ -3,9 +3,9 @@
 use super::*;
 use shared::fleet::Hop;
 use shared::ids::{AttemptId, RequestId};
-use shared::plan::{Failure, Finish, Reason, Usage};
+use shared::plan::{Failure, Finish, Reason, Stage, Usage};
 use shared::request::{AttemptEvent, Effect};
-use shared::work::{ExecHeader, Features, LlmRequest, Needs, PromptKind, Residency};
+use shared::work::{ExecHeader, Features, HeldLayers, LayerRange, LlmRequest, Needs, PromptKind, Residency};
 
 fn request(number: u128, residency: Residency) -> LlmRequest {
     LlmRequest {
@@ -24,7 +24,7 @@ fn request(number: u128, residency: Residency) -> LlmRequest {
 
 fn header(from: &str, to: &str, residency: Residency) -> ExecHeader {
     let request = request(1, residency);
-    let attempt = AttemptId { request: request.id, number: 0 };
+    let attempt = AttemptId::new(request.id, 0);
     ExecHeader::new(&request, attempt, node(from), node(to), "tiny".parse().expect("a good name"))
 }
 
@@ -99,6 +99,70 @@ fn the_state_of_the_target_is_the_reason() {
     universe.tell(HubEvent::ConnectionLost { connection: b });
     universe.pass(Micros::from_secs(61));
     assert_eq!(ask(&mut universe, a, 3, header("site/a", "far/b", Residency::Anywhere)), Some(Reason::Offline));
+}
+
+/// `site/a` and `far/b` hold half of `tiny` each, for `site/c` that has nothing.
+fn halves() -> (Universe, [Connection; 3]) {
+    let mut universe = Universe::new();
+    let connections = ["site/a", "far/b", "site/c"].map(|name| universe.join(name));
+    let part = |from, to| {
+        let held = HeldLayers { range: LayerRange { from, to, of: 10 }, hidden: Bytes(64) };
+        ReplicaReport { layers: Some(held), ..replica() }
+    };
+    for (name, replicas) in [("site/a", vec![part(0, 5)]), ("far/b", vec![part(5, 10)]), ("site/c", Vec::new())] {
+        universe.holding.insert(node(name), replicas);
+    }
+    universe.pass(Micros::from_secs(12));
+    (universe, connections)
+}
+
+/// The header of one stage of a request of `site/c`.
+fn staged(residency: Residency, number: u8) -> ExecHeader {
+    let mut first = header("site/c", "site/a", residency);
+    let stage = |name, from, to| Stage { node: node(name), hop: Hop::Relay, layers: LayerRange { from, to, of: 10 } };
+    first.stages = vec![stage("site/a", 0, 5), stage("far/b", 5, 10)];
+    if number == 0 { first } else { first.next_stage().expect("two stages") }
+}
+
+#[test]
+fn a_later_stage_is_carried_for_the_node_of_the_stage_before_it_alone() {
+    let (mut universe, [a, b, c]) = halves();
+    let targets = universe.plans[&node("site/c")][&Layer::Offload].clone();
+    assert!(format!("{targets:?}").contains("far/b"), "{targets:?}");
+    assert_eq!(ask(&mut universe, c, 1, staged(Residency::Anywhere, 0)), None, "the ingress asks for the first");
+    assert_eq!(ask(&mut universe, a, 2, staged(Residency::Anywhere, 1)), None, "the first for the second");
+    assert_eq!((universe.row("site/a").relays_open, universe.row("far/b").relays_open), (2, 1));
+    for (connection, number) in [(c, 1), (b, 1), (a, 0), (b, 0)] {
+        let refused = ask(&mut universe, connection, 9, staged(Residency::Anywhere, number));
+        assert_eq!(refused, Some(Reason::NotGranted), "stage {number}");
+    }
+    // Other layers, another order, or a stage that was not granted.
+    let mut other = staged(Residency::Anywhere, 1);
+    (other.stages[0].layers.to, other.stages[1].layers.from) = (4, 4);
+    assert_eq!(ask(&mut universe, a, 10, other), Some(Reason::NotGranted));
+    let mut gap = staged(Residency::Anywhere, 1);
+    gap.stages[1].layers.from = 6;
+    assert_eq!(ask(&mut universe, a, 11, gap), Some(Reason::NotGranted));
+    let mut beyond = staged(Residency::Anywhere, 1);
+    beyond.attempt.stage = 7;
+    assert_eq!(ask(&mut universe, a, 12, beyond), Some(Reason::NotGranted));
+    let whole = header("site/c", "site/a", Residency::Anywhere);
+    assert_eq!(ask(&mut universe, c, 13, whole), Some(Reason::NotGranted), "half of the model was not granted as the whole");
+}
+
+#[test]
+fn hidden_states_do_not_cross_the_hub_where_text_may_not() {
+    let (mut universe, [a, _, c]) = halves();
+    for residency in [Residency::Site, Residency::Node] {
+        assert_eq!(ask(&mut universe, c, 1, staged(residency, 0)), Some(Reason::Residency));
+        assert_eq!(ask(&mut universe, a, 2, staged(residency, 1)), Some(Reason::Residency));
+    }
+}
+
+#[test]
+fn parts_are_shown_as_such() {
+    let (universe, _) = halves();
+    assert_eq!(universe.row("far/b").replicas[0].layers.map(|layers| layers.to_string()), Some("5..10 of 10".to_owned()));
 }
 
 #[test]

@@ -32,9 +32,24 @@ pub struct LlmConfig {
     /// Memory for weights and caches; what the machine has available at loading when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<Bytes>,
+    /// Form of the weights in memory.
+    #[serde(default)]
+    pub weights: WeightForm,
     /// Form of the key-value cache.
     #[serde(default)]
     pub cache: CacheForm,
+    /// The layers that this node holds, such as `"0..15"`; all when absent. The others are then held elsewhere, and a request
+    /// passes through all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerSpan>,
+    /// Whether a prompt that begins like an earlier one is computed only from where they part. It is shared by all who ask this
+    /// replica: how fast an answer comes, and the count of cached tokens in it, then tell whether somebody sent the same beginning
+    /// before. Where clients must not learn that of each other, switch it off.
+    #[serde(default)]
+    pub prefix_cache: PrefixCache,
+    /// Memory for that, in MiB. When absent a quarter of the slots' caches, but at most half of what memory remains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_cache_mb: Option<u32>,
     /// A reader that has not drained its sink for so long loses its slot, in milliseconds.
     #[serde(default = "stall_default")]
     pub stall_ms_max: u64,
@@ -51,6 +66,66 @@ const fn slots_default() -> u32 {
 /// Long enough for a phone in a lift, short enough that a client who never reads does not hold a slot for good.
 const fn stall_default() -> u64 {
     30_000
+}
+
+/// Form of the matrices in memory. What has another form in the file is converted at loading, which is lossy towards fewer bits:
+/// other weights, another variant, another name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightForm {
+    /// As in the file where there are fast products for that form, else the next one up that has them.
+    #[default]
+    Auto,
+    /// Eight bits.
+    Q8_0,
+    /// Four bits: half the memory of eight.
+    Q4_0,
+    /// Exact.
+    F32,
+}
+
+/// Layers `from` up to, not including, `to`, counted from 0. Written `"0..15"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LayerSpan {
+    /// The first.
+    pub from: u16,
+    /// The one after the last.
+    pub to: u16,
+}
+
+/// A text that names no layers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("layers `{0}`: want a range such as `0..15`: the first layer, counted from 0, and the one after the last")]
+pub struct BadSpan(String);
+
+impl TryFrom<String> for LayerSpan {
+    type Error = BadSpan;
+
+    fn try_from(text: String) -> Result<Self, BadSpan> {
+        let ends = text.split_once("..").and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
+        match ends {
+            Some((from, to)) if from < to => Ok(Self { from, to }),
+            _ => Err(BadSpan(text)),
+        }
+    }
+}
+
+impl From<LayerSpan> for String {
+    fn from(LayerSpan { from, to }: LayerSpan) -> Self {
+        format!("{from}..{to}")
+    }
+}
+
+/// Whether beginnings of prompts are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefixCache {
+    /// They are.
+    #[default]
+    On,
+    /// Each prompt is computed whole.
+    Off,
 }
 
 /// Form of the key-value cache in memory.
@@ -128,14 +203,16 @@ pub enum ModelError {
     },
     /// It would not fit.
     #[error(
-        "not enough memory: {weights} for weights and {cache} for {slots} x {context} of cache exceed the {budget} that are {origin}; \
-         use fewer slots, a shorter context or a smaller model"
+        "not enough memory: needs {} ({weights} for weights, {cache} for {slots} x {context} of cache, {prefixes} for beginnings of prompts), and {budget} are {origin}; \
+         use fewer slots, a shorter context or a smaller model, or let `layers` split it over nodes", *weights + *cache + *prefixes
     )]
     Memory {
         /// For weights, as loaded.
         weights: Bytes,
         /// For all caches.
         cache: Bytes,
+        /// For beginnings of prompts, where that was configured.
+        prefixes: Bytes,
         /// Requests at once.
         slots: u32,
         /// Of each.

@@ -74,7 +74,12 @@ impl Gguf {
 
     /// A flag; absent is false.
     pub(super) fn flag(&self, key: &str) -> bool {
-        self.content.metadata.get(key).and_then(|value| value.to_bool().ok()).unwrap_or(false)
+        self.flag_maybe(key).unwrap_or(false)
+    }
+
+    /// A flag that may be absent.
+    pub(super) fn flag_maybe(&self, key: &str) -> Option<bool> {
+        self.content.metadata.get(key).and_then(|value| value.to_bool().ok())
     }
 
     /// A whole number, of whatever width.
@@ -129,6 +134,17 @@ impl Gguf {
             .iter()
             .map(|value| whole(value).ok_or_else(|| self.damaged(format!("`{key}` is no list of counts"))))
             .collect()
+    }
+
+    /// A list of real numbers.
+    pub(super) fn reals(&self, key: &str) -> Result<Vec<f64>, ModelError> {
+        let real = |value: &Value| match value {
+            Value::F32(value) => Some(f64::from(*value)),
+            Value::F64(value) => Some(*value),
+            _ => None,
+        };
+        let bad = || self.damaged(format!("`{key}` is no list of finite numbers"));
+        self.list(key)?.iter().map(|value| real(value).filter(|real| real.is_finite()).ok_or_else(bad)).collect()
     }
 
     /// Names, types and sizes of all tensors.

@@ -1,17 +1,28 @@
-//! The embedded engine: llama-family models from GGUF files, computed in this process.
+//! The embedded engine: models of the llama and qwen families from GGUF files, or some of their layers, computed in this process.
 //!
 //! Three pieces in a row. [`Llm`] takes jobs and counts slots. A thread named after the variant turns text into tokens, so
 //! that megabytes of it never stop the other requests. The computing thread loads the model, measures it, and then runs all
 //! requests step by step. Nothing but these threads touches the model, and neither ever waits for a reader.
 
 mod cache;
+mod claim;
 mod config;
+mod family;
 mod gguf;
+mod hidden;
+mod intake;
+pub mod llamacpp;
 mod load;
+mod matrix;
+mod merges;
 mod model;
+mod next;
 mod pieces;
+mod prefix;
+mod reception;
 mod sampling;
 mod seat;
+mod sentence;
 mod stop;
 mod template;
 mod threads;
@@ -20,32 +31,32 @@ mod warm;
 mod worker;
 
 pub use cache::Cache;
-pub use config::{CONTEXT_DEFAULT_MAX, CacheForm, LlmConfig, ModelError};
-pub use model::{Model, Shape};
+pub use config::{BadSpan, CONTEXT_DEFAULT_MAX, CacheForm, LayerSpan, LlmConfig, ModelError, PrefixCache, WeightForm};
+pub use family::Family;
+pub use model::{Model, Shape, States};
 pub use template::Texts;
 pub use threads::{TooLate, set_threads};
 pub use tokenizer::Tokenizer;
 
-use super::extras::refuse_extras;
 use super::hold::Hold;
 use super::rates::Learner;
-use super::{Engine, ExecEvent, Hung, Job, PROGRESS_EVERY, StartError};
+use super::{Engine, Hung, Input, Job, Reuse, StartError};
 use futures_util::future::BoxFuture;
 use gguf::Gguf;
-use seat::{Claim, Seat};
+use prefix::{Counts, Prefixes};
+use reception::Reception;
 use shared::fleet::{Load, ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
-use shared::plan::{Failure, Reason};
+use shared::plan::Reason;
 use shared::units::{Bytes, Tokens};
-use shared::wire::Body;
-use shared::work::EngineKind;
+use shared::work::{EngineKind, HeldLayers, LayerRange};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Loads a model and its texts into memory, for whoever runs layers by himself.
@@ -57,6 +68,16 @@ pub fn load(config: &LlmConfig) -> Result<(Model, Texts), ModelError> {
     let texts = Texts::from_gguf(&gguf)?;
     let (model, _) = load::load(&mut gguf, config, &|| true)?;
     Ok((model, texts))
+}
+
+/// Whether the model could be loaded, without loading it: file, hash, kind, texts, memory. Returns what it takes.
+///
+/// # Errors
+/// [`ModelError`] says what is wrong with the file, or that it would not fit.
+pub fn examine(config: &LlmConfig) -> Result<Bytes, ModelError> {
+    let gguf = Gguf::open(config, &|| true)?;
+    Texts::from_gguf(&gguf)?;
+    load::measure(&gguf, config).map(|footprint| footprint.total())
 }
 
 /// An embedded model as an engine.
@@ -71,6 +92,7 @@ pub struct Llm {
     ended: CancellationToken,
     thread: Mutex<Option<JoinHandle<()>>>,
     report: watch::Sender<ReplicaReport>,
+    reused: Arc<Counts>,
 }
 
 impl Llm {
@@ -85,24 +107,38 @@ impl Llm {
         let report = watch::Sender::new(ReplicaReport {
             variant: variant.clone(),
             engine: EngineKind::Llm,
+            device: "cpu".to_owned(),
             state: ReplicaState::Loading,
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),
             context: config.context.unwrap_or_default(),
             weights_sha256: None,
+            layers: None,
             capabilities: Vec::new(),
             profile: None,
         });
         // As many places as slots: whoever holds a slot always finds one.
         let (sender, jobs) = sync_channel(slots as usize);
         let (stop, ended) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
-        let thread = Thread { config, stop: Arc::clone(&stop), report: report.clone(), _ended: ended.clone().drop_guard() };
+        let reused = Arc::<Counts>::default();
+        let (stopped, counts) = (Arc::clone(&stop), Arc::clone(&reused));
+        let thread = Thread { config, stop: stopped, report: report.clone(), reused: counts, _ended: ended.clone().drop_guard() };
         let handle = std::thread::Builder::new()
             .name(thread_name("llm", &variant))
             .spawn(move || thread.run(jobs))
             .map_err(|source| StartError::Thread { variant: variant.clone(), source })?;
         let open = Arc::new(AtomicU32::new(0));
-        Ok(Self { variant, slots, open, jobs: Mutex::new(Some(sender)), stop, ended, thread: Mutex::new(Some(handle)), report })
+        Ok(Self {
+            variant,
+            slots,
+            open,
+            jobs: Mutex::new(Some(sender)),
+            stop,
+            ended,
+            thread: Mutex::new(Some(handle)),
+            report,
+            reused,
+        })
     }
 
     fn begin_stop(&self) {
@@ -121,11 +157,27 @@ impl Engine for Llm {
     }
 
     fn submit(&self, job: Job) -> Result<(), Reason> {
-        super::check_ready(&self.report.borrow().state)?;
+        {
+            let report = self.report.borrow();
+            super::check_ready(&report.state)?;
+            check_layers(&job, report.layers.map(|held| held.range))?;
+        }
         let hold = Hold::take(&self.open, self.slots).ok_or(Reason::Busy)?;
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = jobs.as_ref().ok_or(Reason::Draining)?;
         sender.try_send((job, hold)).map_err(|_| Reason::Busy)
+    }
+
+    fn reuse(&self) -> Option<Reuse> {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { hits, misses, tokens, evicted, blocks } = &*self.reused;
+        Some(Reuse {
+            hits: count(hits),
+            misses: count(misses),
+            tokens: count(tokens),
+            evicted: count(evicted),
+            blocks: count(blocks),
+        })
     }
 
     fn shutdown(&self, within: Duration) -> BoxFuture<'_, Result<(), Hung>> {
@@ -148,6 +200,21 @@ impl Drop for Llm {
     }
 }
 
+/// Whether the job is one for these layers, and all of it is there.
+fn check_layers(job: &Job, held: Option<LayerRange>) -> Result<(), Reason> {
+    let held = held.ok_or(Reason::Loading)?;
+    let wanted = match job.header.stage() {
+        Some(stage) => stage.layers,
+        None if job.header.stages.is_empty() => LayerRange::whole(held.of),
+        None => return Err(Reason::Capability("layers".to_owned())),
+    };
+    if !wanted.valid() || !held.holds(wanted) {
+        return Err(Reason::Part(held));
+    }
+    let fits = matches!(job.input, Input::Body(_)) == wanted.is_first() && job.next.is_none() == wanted.is_last();
+    if fits { Ok(()) } else { Err(Reason::Capability("layers".to_owned())) }
+}
+
 fn thread_name(what: &str, variant: &VariantId) -> String {
     // The kernel shows fifteen bytes.
     format!("{what}-{variant}").chars().take(15).collect()
@@ -158,6 +225,7 @@ struct Thread {
     config: LlmConfig,
     stop: Arc<AtomicBool>,
     report: watch::Sender<ReplicaReport>,
+    reused: Arc<Counts>,
     _ended: DropGuard,
 }
 
@@ -189,15 +257,16 @@ impl Thread {
         drop(gguf);
         let profile = warm::measure(&model, self.config.cache, &go_on)?;
         tracing::info!(
-            %variant, memory = footprint.total().0, context = model.shape().context, load_ms = began.elapsed().as_millis(),
+            %variant, memory = footprint.total().0, layers = %model.held(), context = model.shape().context, load_ms = began.elapsed().as_millis(),
             prompt_per_s = profile.prompt.get(), decode_per_s = profile.decode.get(), "model ready"
         );
 
-        let (sender, arrivals) = sync_channel(self.config.slots as usize);
+        let (sender, arrivals) = mpsc::channel(self.config.slots as usize);
         let reception = Reception {
             texts: Arc::clone(&texts),
             config: self.config.clone(),
             shape: *model.shape(),
+            layers: model.layers(),
             stop: Arc::clone(&self.stop),
         };
         let reader = std::thread::Builder::new()
@@ -208,10 +277,14 @@ impl Thread {
             report.state = ReplicaState::Ready;
             report.memory = footprint.total();
             report.weights_sha256 = Some(weights);
+            report.layers = Some(HeldLayers { range: model.held(), hidden: Bytes(4 * model.shape().hidden as u64) });
             report.context = tokens(model.shape().context);
             report.profile = Some(profile.clone());
         });
+        let block = Cache::block_bytes(model.shape(), model.layers().len(), self.config.cache).max(1);
+        let blocks_max = usize::try_from(footprint.prefixes.0 / block).unwrap_or(usize::MAX);
         let mut worker = worker::Worker {
+            prefixes: Prefixes::new(blocks_max, Arc::clone(&self.reused)),
             model,
             texts,
             config: self.config.clone(),
@@ -220,8 +293,7 @@ impl Thread {
             learner: Learner::from_profile(&profile),
             seats: Vec::new(),
         };
-        worker.run(&arrivals);
-        drop(arrivals);
+        worker.run(arrivals);
         // Its inbox is closed or it sees the stop: it ends by itself.
         let _ = reader.join();
         Ok(())
@@ -230,57 +302,4 @@ impl Thread {
 
 fn tokens(count: usize) -> Tokens {
     Tokens(u32::try_from(count).unwrap_or(u32::MAX))
-}
-
-/// The thread that turns text into tokens.
-struct Reception {
-    texts: Arc<Texts>,
-    config: LlmConfig,
-    shape: Shape,
-    stop: Arc<AtomicBool>,
-}
-
-impl Reception {
-    fn run(&self, jobs: &Receiver<(Job, Hold)>, seats: &SyncSender<Seat>) {
-        for (job, hold) in jobs {
-            let (claim, body, output_max) = Claim::new(job, hold);
-            if let Some(seat) = self.prepare(claim, &body, output_max) {
-                // There is a place for each slot; a failed send means that the computing thread is gone, and drops the seat,
-                // which says so to its reader.
-                let _ = seats.try_send(seat);
-            }
-        }
-    }
-
-    fn prepare(&self, mut claim: Claim, body: &Body, output_max: u32) -> Option<Seat> {
-        let encoded = refuse_extras(body, &[]).and_then(|()| {
-            let mut go_on = || {
-                let now = Instant::now();
-                claim.tell(now, PROGRESS_EVERY / 2);
-                !self.stop.load(Ordering::Acquire) && !claim.cancel.is_cancelled() && !claim.overdue(now)
-            };
-            self.texts.encode(&body.prompt, &mut go_on)
-        });
-        let failure = match encoded {
-            Ok(Some(ids)) => {
-                let (cache, context) = (Cache::new(&self.shape, self.config.cache), tokens(self.shape.context).0);
-                match Seat::new(claim, ids, body, output_max, cache, context, &self.texts.tokenizer) {
-                    Ok(seat) => return Some(seat),
-                    Err((claim, failure)) => {
-                        claim.finish(ExecEvent::Failed(failure));
-                        return None;
-                    }
-                }
-            }
-            Ok(None) if claim.cancel.is_cancelled() => {
-                claim.close();
-                return None;
-            }
-            Ok(None) if claim.overdue(Instant::now()) => Failure::DeadlineExceeded,
-            Ok(None) => Failure::Refused(Reason::Draining),
-            Err(failure) => failure,
-        };
-        claim.finish(ExecEvent::Failed(failure));
-        None
-    }
 }

@@ -14,6 +14,8 @@ pub(super) enum Cut {
     Gpt2SingleDigits,
     /// Llama 3's.
     Llama3,
+    /// Qwen 2's: Llama 3's with single digits.
+    Qwen2,
 }
 
 impl Cut {
@@ -22,6 +24,7 @@ impl Cut {
         match name {
             "gpt-2" => Some(Self::Gpt2),
             "smollm" => Some(Self::Gpt2SingleDigits),
+            "qwen2" => Some(Self::Qwen2),
             "llama-bpe" | "llama-v3" | "llama3" => Some(Self::Llama3),
             _ => None,
         }
@@ -90,7 +93,8 @@ impl<'a> Iterator for Pieces<'a> {
             Cut::Gpt2 => gpt2(self.letters, self.text, false),
             Cut::Gpt2SingleDigits if first.is_numeric() => first.len_utf8(),
             Cut::Gpt2SingleDigits => gpt2(self.letters, self.text, true),
-            Cut::Llama3 => llama3(self.letters, self.text),
+            Cut::Llama3 => llama3(self.letters, self.text, 3),
+            Cut::Qwen2 => llama3(self.letters, self.text, 1),
         };
         let (piece, rest) = self.text.split_at_checked(length.max(first.len_utf8()))?;
         self.text = rest;
@@ -117,7 +121,9 @@ fn gpt2(letters: &Letters, text: &str, until_digit: bool) -> usize {
 }
 
 /// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-fn llama3(letters: &Letters, text: &str) -> usize {
+///
+/// With at most `digits_max` digits in place of three.
+fn llama3(letters: &Letters, text: &str, digits_max: usize) -> usize {
     let contracted = |c: &&&str| text.get(..c.len()).is_some_and(|start| start.eq_ignore_ascii_case(c));
     if let Some(found) = CONTRACTIONS.iter().find(contracted) {
         return found.len();
@@ -135,7 +141,7 @@ fn llama3(letters: &Letters, text: &str) -> usize {
         return run(&mut chars, text, is_letter);
     }
     if kind == Kind::Digit {
-        return text.chars().take(3).take_while(|c| letters.kind(*c) == Kind::Digit).map(char::len_utf8).sum();
+        return text.chars().take(digits_max).take_while(|c| letters.kind(*c) == Kind::Digit).map(char::len_utf8).sum();
     }
     if kind == Kind::Other || (first == ' ' && second.is_some_and(|c| letters.kind(c) == Kind::Other)) {
         chars.next_if(|(_, c)| *c == ' ');
@@ -194,10 +200,15 @@ mod tests {
     }
 
     #[test]
+    fn qwen2_words() {
+        assert_eq!(cut(Cut::Qwen2, "It'S 12345\n\nx"), ["It", "'S", " ", "1", "2", "3", "4", "5", "\n\n", "x"]);
+    }
+
+    #[test]
     fn nothing_is_lost_and_marks_are_no_letters() {
         for text in ["नमस्ते दुनिया", "e\u{301}t\u{e9} 🙂🙂 \u{a0}\t\u{2028}x", "١٢٣ Ⅷ ½", "   ", "\r\n\r\n \n"]
         {
-            for way in [Cut::Gpt2, Cut::Gpt2SingleDigits, Cut::Llama3] {
+            for way in [Cut::Gpt2, Cut::Gpt2SingleDigits, Cut::Llama3, Cut::Qwen2] {
                 assert_eq!(cut(way, text).concat(), text);
             }
         }

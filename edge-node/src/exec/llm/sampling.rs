@@ -58,6 +58,11 @@ impl Sampler {
         }
     }
 
+    /// Whether what is drawn depends on the prompt's tokens.
+    pub(super) fn needs_prompt(&self) -> bool {
+        self.repetition_penalty != 1.0
+    }
+
     fn penalises(&self) -> bool {
         self.frequency_penalty != 0.0 || self.presence_penalty != 0.0 || self.repetition_penalty != 1.0
     }

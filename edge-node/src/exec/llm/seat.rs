@@ -1,65 +1,26 @@
-//! One request with a slot: what was computed for it, what it may still get, and what waits to be read.
+//! One request with a slot: what was computed for it, what it may still get, and what waits to be read or sent on.
+//!
+//! A whole request turns text into text. The first of several stages does so too, but has its tokens drawn by the last one; the
+//! later stages turn hidden states into hidden states, or into tokens, and know no text.
 
-use super::cache::Cache;
+use super::cache::{Block, Cache};
+use super::claim::{Claim, Delivered};
+use super::intake::{self, Intake};
+use super::model::States;
+use super::next::Next;
 use super::sampling::Sampler;
 use super::stop::Spout;
 use super::tokenizer::Tokenizer;
-use crate::exec::hold::Hold;
-use crate::exec::outlet::{Offered, Outlet};
+use crate::exec::ExecEvent;
 use crate::exec::rates::Observation;
-use crate::exec::{ExecEvent, Job};
+use edge_kernels::BLOCK;
 use shared::plan::{Failure, Finish, Usage};
 use shared::units::Tokens;
-use shared::wire::Body;
-use shared::wire::frame::TokenBatch;
+use shared::wire::frame::{Drawn, TokenBatch};
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
-
-/// A job that holds a slot and has a way out: all that is needed to end it properly.
-#[derive(Debug)]
-pub(super) struct Claim {
-    hold: Hold,
-    outlet: Outlet,
-    pub(super) cancel: CancellationToken,
-    deadline: Option<Instant>,
-    told: Instant,
-}
-
-impl Claim {
-    /// Takes a job apart.
-    pub(super) fn new(job: Job, hold: Hold) -> (Self, Body, u32) {
-        let accepted = Instant::now();
-        let remaining = job.header.remaining.map(|remaining| Duration::from_micros(remaining.0));
-        let deadline = remaining.and_then(|remaining| accepted.checked_add(remaining));
-        let outlet = Outlet::new(job.sink);
-        let output_max = job.header.output_max.0.min(job.body.sampling.max_tokens);
-        (Self { hold, outlet, cancel: job.cancel, deadline, told: accepted }, job.body, output_max)
-    }
-
-    pub(super) fn overdue(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= now)
-    }
-
-    /// Says that the job lives, unless that was said within `pause`.
-    pub(super) fn tell(&mut self, now: Instant, pause: Duration) {
-        if now.duration_since(self.told) >= pause {
-            self.told = now;
-            self.outlet.progress();
-        }
-    }
-
-    /// Frees the slot, then says how the job ended: whoever reads it can submit the next one at once.
-    pub(super) fn finish(self, event: ExecEvent) {
-        drop(self.hold);
-        self.outlet.finish(event);
-    }
-
-    /// Frees the slot without a word.
-    pub(super) fn close(self) {
-        drop(self.hold);
-        self.outlet.close();
-    }
-}
 
 /// How a seat becomes free.
 #[derive(Debug, PartialEq)]
@@ -70,181 +31,310 @@ pub(super) enum Leave {
     Silently,
 }
 
+/// What is computed on.
+pub(super) enum Feed {
+    /// Tokens: the prompt, those that the client already has, then each that is drawn.
+    Tokens {
+        /// Their ids.
+        ids: Vec<u32>,
+        /// How many there were at the beginning.
+        given: usize,
+    },
+    /// Hidden states of the stage before.
+    Hidden(Intake),
+}
+
+/// Who draws tokens.
+pub(super) enum Drawing {
+    /// This node, which computes the last layers.
+    Here(Sampler),
+    /// The last stage, beyond the next one.
+    Beyond(Next),
+}
+
+/// In what form an answer is told.
+pub(super) enum Telling {
+    /// As text.
+    Text {
+        /// From bytes to text.
+        spout: Spout,
+        /// Most tokens to generate.
+        output_max: u32,
+    },
+    /// As token ids, to the stage before.
+    Ids,
+}
+
 /// A request in execution.
-#[derive(Debug)]
 pub(super) struct Seat {
     pub(super) claim: Claim,
-    /// Prompt, then the tokens that the client already has.
-    ids: Vec<u32>,
-    prompt: u32,
-    output: u32,
-    output_max: u32,
-    cache: Cache,
+    pub(super) layers: Range<usize>,
+    pub(super) cache: Cache,
+    pub(super) feed: Feed,
+    pub(super) drawing: Drawing,
+    pub(super) telling: Telling,
+    /// Tokens of the prompt; of a later stage, once the first token is asked for.
+    pub(super) prompt: u32,
+    /// Tokens that the client had already.
+    pub(super) resumed: u32,
+    /// Tokens drawn, and those that the client had already.
+    pub(super) output: u32,
+    pub(super) ending: Option<Finish>,
+    /// Why it cannot go on; it is removed after the step.
+    pub(super) failed: Option<Failure>,
+    pub(super) progress: Progress,
+}
+
+/// How far a request has come.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
     computed: usize,
-    next: Option<u32>,
-    sampler: Sampler,
-    spout: Spout,
+    /// Of these, tokens that had been computed for somebody before.
+    cached: usize,
+    asked: bool,
     pending: Option<ExecEvent>,
-    stalled: Option<Instant>,
-    ending: Option<Finish>,
     seen: Observation,
 }
 
-/// Tokens to run next, and the position of the first.
+/// What a seat waits to have computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// One token, after which the next is drawn.
+    Decode,
+    /// Some of the many tokens of a prompt.
+    Prefill,
+}
+
+/// Rows to run next, and the position of the first.
 pub(super) struct Chunk {
-    pub(super) ids: Vec<u32>,
+    pub(super) rows: Rows,
     pub(super) start: usize,
+    pub(super) count: usize,
     /// Whether the token after them shall be drawn.
-    pub(super) last: bool,
+    pub(super) draw: bool,
+    turn: Turn,
+}
+
+/// What is known of the rows.
+pub(super) enum Rows {
+    /// The tokens.
+    Ids(Vec<u32>),
+    /// Their hidden states before the first layer here.
+    Hidden(States),
 }
 
 impl Seat {
-    /// Seats a request whose prompt has these ids, or says why it cannot be.
-    pub(super) fn new(
-        claim: Claim,
-        mut ids: Vec<u32>,
-        body: &Body,
-        output_max: u32,
-        cache: Cache,
-        context: u32,
-        tokenizer: &Tokenizer,
-    ) -> Result<Self, (Claim, Failure)> {
-        let prompt = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        if prompt >= context {
-            return Err((claim, Failure::PromptTooLong { prompt: Tokens(prompt), context: Tokens(context) }));
+    /// What could be computed for it now: nothing while it waits for its reader or for another stage.
+    pub(super) fn turn(&self) -> Option<Turn> {
+        let blocked = matches!(&self.drawing, Drawing::Beyond(next) if !next.has_room());
+        if blocked || self.ending.is_some() || self.progress.pending.is_some() {
+            return None;
         }
-        if body.resume.iter().any(|id| *id as usize >= tokenizer.len()) {
-            let message = "the stream was begun with another vocabulary".to_owned();
-            return Err((claim, Failure::BadRequest { param: Some("resume".to_owned()), message }));
+        match &self.feed {
+            Feed::Tokens { ids, given } => match ids.len().saturating_sub(self.progress.computed) {
+                0 => None,
+                _ if self.progress.computed < *given => Some(Turn::Prefill),
+                _ => Some(Turn::Decode),
+            },
+            Feed::Hidden(intake) => match intake.waiting() {
+                0 => None,
+                1 => Some(Turn::Decode),
+                _ => Some(Turn::Prefill),
+            },
         }
-        let ways = Sampler::new(&body.sampling).and_then(|sampler| Ok((sampler, Spout::new(&body.sampling)?)));
-        let (mut sampler, mut spout) = match ways {
-            Ok(ways) => ways,
-            Err(failure) => return Err((claim, failure)),
+    }
+
+    /// The next rows to compute, at most `rows_max`, for hidden states of `width`.
+    pub(super) fn chunk(&mut self, rows_max: usize, width: usize) -> Option<Chunk> {
+        let turn = self.turn()?;
+        let start = self.progress.computed;
+        let rows_max = match &self.drawing {
+            Drawing::Beyond(next) => rows_max.min(next.rows_max(width)),
+            Drawing::Here(_) => rows_max,
         };
-        sampler.prompted(&ids);
-        let mut ending = None;
-        for id in &body.resume {
-            sampler.generated(*id);
-            if spout.pour(tokenizer.bytes(*id)).stopped {
-                ending = Some(Finish::Stop);
+        match &mut self.feed {
+            Feed::Tokens { ids, .. } => {
+                let rest = ids.get(start..).unwrap_or_default();
+                let ids = rest.get(..rows_max.min(rest.len())).unwrap_or_default().to_vec();
+                Some(Chunk { count: ids.len(), draw: ids.len() == rest.len(), rows: Rows::Ids(ids), start, turn })
+            }
+            Feed::Hidden(intake) => {
+                let intake::Rows { states, draw } = intake.take(rows_max)?;
+                Some(Chunk { count: states.rows(), draw, rows: Rows::Hidden(states), start, turn })
             }
         }
-        let output = u32::try_from(body.resume.len()).unwrap_or(u32::MAX);
-        let output_max = output_max.min(context - prompt);
-        if output >= output_max {
-            ending = ending.or(Some(Finish::Length));
+    }
+
+    /// The tokens of a whole request of which nothing was computed yet.
+    pub(super) fn untouched(&self) -> Option<&[u32]> {
+        match (&self.feed, &self.drawing) {
+            (Feed::Tokens { ids, .. }, Drawing::Here(_)) if self.progress.computed == 0 => Some(ids),
+            _ => None,
         }
-        ids.extend_from_slice(&body.resume);
-        let (next, pending, stalled, seen) = (None, None, None, Observation::default());
-        let computed = 0;
-        Ok(Self { claim, ids, prompt, output, output_max, cache, computed, next, sampler, spout, pending, stalled, ending, seen })
     }
 
-    pub(super) fn cache(&mut self) -> &mut Cache {
-        &mut self.cache
+    /// Begins with the blocks of a sequence that began alike.
+    pub(super) fn adopt(&mut self, blocks: Vec<Arc<Block>>) {
+        self.progress.cached = blocks.len() * BLOCK;
+        self.progress.computed = self.progress.cached;
+        self.cache.adopt(blocks);
     }
 
-    /// Whether its prompt is still to be computed.
-    pub(super) fn prefills(&self) -> bool {
-        self.ending.is_none() && self.computed < self.ids.len()
-    }
-
-    /// Whether its next token can be computed: not while the last one waits to be read.
-    pub(super) fn decodes(&self) -> bool {
-        self.ending.is_none() && self.pending.is_none() && self.next.is_some()
-    }
-
-    /// The next piece of the prompt, at most `tokens` long.
-    pub(super) fn prefill_chunk(&self, tokens: usize) -> Chunk {
-        let rest = self.ids.get(self.computed..).unwrap_or_default();
-        let ids = rest.get(..tokens.min(rest.len())).unwrap_or_default().to_vec();
-        Chunk { last: ids.len() == rest.len(), ids, start: self.computed }
-    }
-
-    /// The token that was drawn last.
-    pub(super) fn decode_chunk(&self) -> Chunk {
-        Chunk { ids: self.next.into_iter().collect(), start: self.computed, last: true }
-    }
-
-    /// Takes note that a chunk was computed, in so much time.
-    pub(super) fn computed(&mut self, chunk: &Chunk, took: Duration) {
-        let tokens = u32::try_from(chunk.ids.len()).unwrap_or(u32::MAX);
-        if self.prefills() {
-            self.seen.prompt_tokens += tokens;
-            self.seen.prompt_seconds += took.as_secs_f64();
-        } else {
-            self.seen.decode_tokens += tokens;
-            self.seen.decode_seconds += took.as_secs_f64();
+    /// The tokens of a whole request that were computed, and the blocks that are full of them.
+    pub(super) fn done(&self) -> Option<(&[u32], &[Arc<Block>])> {
+        match (&self.feed, &self.drawing) {
+            (Feed::Tokens { ids, .. }, Drawing::Here(_)) => {
+                Some((ids.get(..self.progress.computed)?, self.cache.full(self.progress.computed)))
+            }
+            _ => None,
         }
-        self.computed += chunk.ids.len();
+    }
+
+    /// Takes note that a chunk was computed, in so much time if for nobody else. True when that was the end of its prompt.
+    pub(super) fn computed(&mut self, chunk: &Chunk, alone: Option<Duration>) -> bool {
+        let tokens = u32::try_from(chunk.count).unwrap_or(u32::MAX);
+        if let Some(took) = alone {
+            let seen = &mut self.progress.seen;
+            let (count, seconds) = match chunk.turn {
+                Turn::Prefill => (&mut seen.prompt_tokens, &mut seen.prompt_seconds),
+                Turn::Decode => (&mut seen.decode_tokens, &mut seen.decode_seconds),
+            };
+            *count += tokens;
+            *seconds += took.as_secs_f64();
+        }
+        self.progress.computed += chunk.count;
+        if !chunk.draw || self.progress.asked {
+            return false;
+        }
+        self.progress.asked = true;
+        let computed = u32::try_from(self.progress.computed).unwrap_or(u32::MAX);
+        self.prompt = computed.saturating_sub(self.resumed);
+        true
+    }
+
+    /// Whether the token after this chunk is drawn here.
+    pub(super) fn draws_here(&self, chunk: &Chunk) -> bool {
+        chunk.draw && matches!(self.drawing, Drawing::Here(_))
+    }
+
+    /// Takes the hidden states of a chunk after the last layer here, if the next stage wants them.
+    pub(super) fn pass_on(&mut self, chunk: &Chunk, states: impl FnOnce() -> States) -> Result<(), Failure> {
+        match &mut self.drawing {
+            Drawing::Beyond(next) => next.take(&states(), chunk.start, chunk.draw),
+            Drawing::Here(_) => Ok(()),
+        }
     }
 
     /// Draws a token from the logits, and puts what it says into the way out.
     pub(super) fn draw(&mut self, logits: &mut [f32], tokenizer: &Tokenizer) -> Result<(), Failure> {
-        let Some(id) = self.sampler.draw(logits, u64::from(self.output)) else {
+        let Drawing::Here(sampler) = &mut self.drawing else { return Ok(()) };
+        let Some(id) = sampler.draw(logits, u64::from(self.output)) else {
             return Err(Failure::Engine("the model gave no number for any token".to_owned()));
+        };
+        sampler.generated(id);
+        self.drawn(id, tokenizer)
+    }
+
+    /// Takes in a token that was drawn here or beyond.
+    fn drawn(&mut self, id: u32, tokenizer: &Tokenizer) -> Result<(), Failure> {
+        if id as usize >= tokenizer.len() {
+            return Err(Failure::Engine("the last stage draws from another vocabulary".to_owned()));
+        }
+        let Telling::Text { spout, output_max } = &mut self.telling else {
+            self.output += 1;
+            self.progress.pending = Some(ExecEvent::Drawn(Drawn(id)));
+            return Ok(());
         };
         if tokenizer.is_end(id) {
             self.ending = Some(Finish::Stop);
-            let text = self.spout.drain();
-            self.pending = (!text.is_empty()).then(|| ExecEvent::Tokens(TokenBatch { text, ..TokenBatch::default() }));
+            let text = spout.drain();
+            self.progress.pending = (!text.is_empty()).then(|| ExecEvent::Tokens(TokenBatch { text, ..TokenBatch::default() }));
             return Ok(());
         }
         self.output += 1;
-        self.sampler.generated(id);
-        let mut poured = self.spout.pour(tokenizer.bytes(id));
+        let mut poured = spout.pour(tokenizer.bytes(id));
         if poured.stopped {
             self.ending = Some(Finish::Stop);
-        } else if self.output >= self.output_max {
+        } else if self.output >= *output_max {
             self.ending = Some(Finish::Length);
-            poured.text += &self.spout.drain();
+            poured.text += &spout.drain();
         }
-        self.next = Some(id);
-        self.pending = Some(ExecEvent::Tokens(TokenBatch { count: 1, ids: vec![id], text: poured.text, delta: None }));
+        if let Feed::Tokens { ids, .. } = &mut self.feed {
+            ids.push(id);
+        }
+        self.progress.pending = Some(ExecEvent::Tokens(TokenBatch { count: 1, ids: vec![id], text: poured.text, delta: None }));
         Ok(())
     }
 
-    /// Whether it waits for its reader, and nothing can be done for it meanwhile.
-    pub(super) fn paused(&self) -> bool {
-        self.pending.is_some()
-    }
-
-    /// Delivers what waits. Says whether the seat becomes free, and how.
-    pub(super) fn serve(&mut self, now: Instant, stall_max: Duration, pause: Duration) -> Option<Leave> {
+    /// Delivers what waits, and takes in what came. Says whether the seat becomes free, and how. Whatever it waits for wakes the
+    /// thread.
+    pub(super) fn serve(&mut self, tokenizer: &Tokenizer, moment: &mut Moment<'_, '_>) -> Option<Leave> {
         if self.claim.cancel.is_cancelled() {
             return Some(Leave::Silently);
         }
-        if self.claim.overdue(now) {
+        if self.claim.overdue(moment.now) {
             return Some(Leave::Saying(ExecEvent::Failed(Failure::DeadlineExceeded)));
         }
-        if let Some(event) = self.pending.take() {
-            match self.claim.outlet.offer(event) {
-                Offered::Sent => self.stalled = None,
-                Offered::Gone => return Some(Leave::Silently),
-                Offered::Full(event) => {
-                    self.pending = Some(event);
-                    let since = *self.stalled.get_or_insert(now);
-                    let stalled = now.duration_since(since) >= stall_max;
-                    return stalled.then_some(Leave::Saying(ExecEvent::Failed(Failure::ClientStalled)));
-                }
-            }
+        match self.exchange(tokenizer, moment) {
+            Ok(None) => {}
+            Ok(leave) => return leave,
+            Err(failure) => return Some(Leave::Saying(ExecEvent::Failed(failure))),
         }
-        if let Some(finish) = self.ending {
-            return Some(Leave::Saying(ExecEvent::End(finish, self.usage())));
-        }
-        if self.prefills() {
-            self.claim.tell(now, pause);
+        if self.output == self.resumed {
+            self.claim.tell(moment.now, moment.tell_every);
         }
         None
     }
 
+    fn exchange(&mut self, tokenizer: &Tokenizer, moment: &mut Moment<'_, '_>) -> Result<Option<Leave>, Failure> {
+        let end = |seat: &Self, finish| Ok(Some(Leave::Saying(ExecEvent::End(finish, seat.usage()))));
+        if let Feed::Hidden(intake) = &mut self.feed
+            && let Poll::Ready(more) = intake.poll(moment.cx)
+            && !more?
+        {
+            return end(self, Finish::Stop);
+        }
+        loop {
+            if let Drawing::Beyond(next) = &mut self.drawing {
+                next.flush(moment.cx, moment.now, moment.stall_max)?;
+            }
+            if let Some(event) = self.progress.pending.take() {
+                match self.claim.deliver(event, moment.cx, moment.now, moment.stall_max) {
+                    Delivered::Sent => {}
+                    Delivered::Kept(event) => {
+                        self.progress.pending = Some(event);
+                        return Ok(None);
+                    }
+                    Delivered::Stalled => return Err(Failure::ClientStalled),
+                    Delivered::Gone => return Ok(Some(Leave::Silently)),
+                }
+            }
+            if let Some(finish) = self.ending {
+                return end(self, finish);
+            }
+            let Drawing::Beyond(next) = &mut self.drawing else { return Ok(None) };
+            let Poll::Ready(id) = next.poll_drawn(moment.cx) else { return Ok(None) };
+            self.drawn(id?, tokenizer)?;
+        }
+    }
+
     fn usage(&self) -> Usage {
-        Usage { prompt: Tokens(self.prompt), output: Tokens(self.output), cached: Tokens(0) }
+        let cached = u32::try_from(self.progress.cached).unwrap_or(u32::MAX).min(self.prompt);
+        Usage { prompt: Tokens(self.prompt), output: Tokens(self.output), cached: Tokens(cached) }
     }
 
     /// What was seen of it, for the profile.
     pub(super) fn observation(&self) -> Observation {
-        self.seen
+        self.progress.seen
     }
+}
+
+/// What a seat is served with.
+pub(super) struct Moment<'a, 'b> {
+    pub(super) cx: &'a mut Context<'b>,
+    pub(super) now: Instant,
+    /// A reader who has not drained his sink for so long loses his slot.
+    pub(super) stall_max: Duration,
+    /// How often a seat that has nothing to say says that it lives.
+    pub(super) tell_every: Duration,
 }

@@ -76,6 +76,8 @@ impl Texts {
                 ids.extend(begin.filter(|_| self.tokenizer.begin_added() || text.is_empty()));
                 self.tokenizer.encode(text, go_on, &mut ids)
             }
+            // Dispatch knows that no engine of this kind gives vectors.
+            Prompt::Inputs(_) => return Err(bad("input", "the model's engine does not support `embeddings`")),
             Prompt::Chat(messages) => self.encode_chat(&self.render(messages)?, go_on, &mut ids),
         };
         if whole.is_none() {

@@ -1,21 +1,28 @@
-//! The thread that computes: all decoding requests a step, and a small piece of one prompt.
+//! The thread that computes: each step takes all decoding requests, and a small piece of one prompt, through the model together.
+//!
+//! It never waits for one request while it could compute for another; when none can go on, it sleeps until a reader has made
+//! room, another stage has sent something, or a request has come.
 
 use super::config::{LlmConfig, first_line};
-use super::model::Model;
-use super::seat::{Leave, Seat};
+use super::model::{Model, Run, States};
+use super::prefix::Prefixes;
+use super::seat::{Chunk, Leave, Moment, Rows, Seat, Turn};
 use super::template::Texts;
 use crate::exec::rates::Learner;
 use crate::exec::{ExecEvent, PROGRESS_EVERY};
 use shared::fleet::ReplicaReport;
 use shared::plan::{Failure, Reason};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-/// Most tokens of a prompt in one step: the kernels gain little from more, and a cancel waits for one step at most.
-const CHUNK_TOKENS_MAX: usize = 16;
+/// Most tokens of a prompt in one step: weights are read once for all of them, which made prompts a fifth faster than sixteen did;
+/// more gained little, and a cancel waits for one step at most.
+pub(super) const CHUNK_TOKENS_MAX: usize = 32;
 
 /// A piece of a prompt shall take no longer than this, as far as the measured rate tells: a cancel is then acted upon well
 /// within its 500 ms, on slow machines too.
@@ -25,8 +32,18 @@ const CHUNK_ALONE: Duration = Duration::from_millis(250);
 /// Short pieces cost little: prompts were measured a tenth slower in pieces of four than in pieces of sixteen.
 const CHUNK_SHARED: Duration = Duration::from_millis(60);
 
-/// When all seats wait for their readers, they are looked at again after this: unnoticeable to a reader, no load to speak of.
-const PAUSE: Duration = Duration::from_millis(5);
+/// When all seats wait, their cancels and deadlines are looked at again after this: no load to speak of. All else that they wait
+/// for wakes the thread at once.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Wakes the computing thread.
+struct Bell(Thread);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
 
 /// The state of the computing thread.
 pub(super) struct Worker {
@@ -36,93 +53,168 @@ pub(super) struct Worker {
     pub(super) stop: Arc<AtomicBool>,
     pub(super) report: watch::Sender<ReplicaReport>,
     pub(super) learner: Learner,
+    pub(super) prefixes: Prefixes,
     pub(super) seats: Vec<Seat>,
 }
 
 impl Worker {
     /// Works until stopped or until no more seats can come. Seats that are left are failed.
-    pub(super) fn run(&mut self, arrivals: &Receiver<Seat>) {
+    pub(super) fn run(&mut self, mut arrivals: mpsc::Receiver<Seat>) {
+        let bell = Waker::from(Arc::new(Bell(std::thread::current())));
+        let mut cx = Context::from_waker(&bell);
         while !self.stop.load(Ordering::Acquire) {
-            if !self.take_in(arrivals) && self.seats.is_empty() {
+            if !self.take_in(&mut arrivals, &mut cx) && self.seats.is_empty() {
                 return;
             }
-            self.step();
+            if !self.step(&mut cx) {
+                self.rest();
+            }
         }
-        for seat in self.seats.drain(..).chain(arrivals.try_iter()) {
+        arrivals.close();
+        let late = std::iter::from_fn(|| arrivals.try_recv().ok());
+        for seat in self.seats.drain(..).chain(late) {
             seat.claim.finish(ExecEvent::Failed(Failure::Refused(Reason::Draining)));
         }
     }
 
-    /// Seats whoever arrived; waits when there is nothing else to do. False when nobody can arrive any more.
-    fn take_in(&mut self, arrivals: &Receiver<Seat>) -> bool {
-        let first = if self.seats.is_empty() {
-            arrivals.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else if self.seats.iter().all(Seat::paused) {
-            arrivals.recv_timeout(PAUSE)
-        } else {
-            arrivals.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            })
-        };
-        let open = !matches!(first, Err(RecvTimeoutError::Disconnected));
-        self.seats.extend(first);
-        self.seats.extend(arrivals.try_iter());
-        open
-    }
-
-    /// One step: what waits is delivered, then each decoding request gets a token, then one prompt a piece.
-    fn step(&mut self) {
-        self.serve_all();
-        for index in 0..self.seats.len() {
-            if self.seats.get(index).is_some_and(Seat::decodes) {
-                self.advance(index, None);
+    /// Seats whoever arrived. False when nobody can arrive any more.
+    fn take_in(&mut self, arrivals: &mut mpsc::Receiver<Seat>, cx: &mut Context<'_>) -> bool {
+        loop {
+            match arrivals.poll_recv(cx) {
+                Poll::Ready(Some(seat)) => self.seats.push(seat),
+                Poll::Ready(None) => return false,
+                Poll::Pending => return true,
             }
         }
-        // Tokens go out before the prompt's piece, and room that a reader made is used.
-        self.serve_all();
-        if let Some(index) = self.seats.iter().position(Seat::prefills) {
-            self.advance(index, Some(self.chunk_tokens()));
+    }
+
+    /// Sleeps until something that was waited for has happened. What happened since it was last looked at ends the sleep at once.
+    fn rest(&self) {
+        if self.seats.is_empty() { std::thread::park() } else { std::thread::park_timeout(PAUSE) }
+    }
+
+    /// One step: what waits is delivered, then each decoding request gets a token, and one prompt a piece, in one pass through the
+    /// model. False when nothing could be computed.
+    fn step(&mut self, cx: &mut Context<'_>) -> bool {
+        self.serve_all(cx);
+        let mut rest = self.choose();
+        let mut worked = false;
+        // Requests whose layers differ (stages beside whole ones) share no pass.
+        while let Some((first, _)) = rest.first() {
+            let layers = self.seats.get(*first).map(|seat| seat.layers.clone()).unwrap_or_default();
+            let (group, others) =
+                rest.into_iter().partition(|(index, _)| self.seats.get(*index).is_some_and(|seat| seat.layers == layers));
+            self.pass(layers, group);
+            (rest, worked) = (others, true);
+        }
+        self.remove_failed();
+        worked
+    }
+
+    /// Which seats get how many rows in this step.
+    fn choose(&mut self) -> Vec<(usize, usize)> {
+        let turns = || self.seats.iter().map(Seat::turn).enumerate();
+        let decoding = turns().filter(|(_, turn)| *turn == Some(Turn::Decode)).map(|(index, _)| (index, 1));
+        let mut chosen: Vec<(usize, usize)> = decoding.collect();
+        let prefilling = turns().find(|(_, turn)| *turn == Some(Turn::Prefill));
+        if let Some((index, _)) = prefilling {
+            self.reuse(index);
+            chosen.push((index, self.chunk_tokens(!chosen.is_empty())));
+        }
+        // In the order of seats, in which a pass collects them.
+        chosen.sort_unstable();
+        chosen
+    }
+
+    /// Takes what is known of a prompt that begins now: not when it came, since the one before it may have been like it.
+    fn reuse(&mut self, index: usize) {
+        let whole = self.model.layers();
+        let Some(seat) = self.seats.get_mut(index).filter(|seat| seat.layers == whole) else { return };
+        let Some(ids) = seat.untouched() else { return };
+        let blocks = self.prefixes.longest(ids);
+        if !blocks.is_empty() {
+            seat.adopt(blocks);
         }
     }
 
     /// Length of a prompt's piece in this step.
-    fn chunk_tokens(&self) -> usize {
-        let budget = if self.seats.iter().any(Seat::decodes) { CHUNK_SHARED } else { CHUNK_ALONE };
+    fn chunk_tokens(&self, beside_others: bool) -> usize {
+        let budget = if beside_others { CHUNK_SHARED } else { CHUNK_ALONE };
         let rate = self.learner.profile().map_or(f64::INFINITY, |profile| profile.prompt.get());
         ((rate * budget.as_secs_f64()) as usize).clamp(1, CHUNK_TOKENS_MAX)
     }
 
-    /// Computes a piece of a prompt, or else one token, and draws what follows.
-    fn advance(&mut self, index: usize, prefill: Option<usize>) {
-        let Some(seat) = self.seats.get_mut(index) else { return };
-        let chunk = prefill.map_or_else(|| seat.decode_chunk(), |tokens| seat.prefill_chunk(tokens));
+    /// Takes rows of several seats through the layers together, and draws what follows.
+    fn pass(&mut self, layers: Range<usize>, chosen: Vec<(usize, usize)>) {
         let began = Instant::now();
-        let logits = compute(&self.model, seat, &chunk);
-        seat.computed(&chunk, began.elapsed());
-        let drawn = logits.map_err(|error| Failure::Engine(first_line(&error))).and_then(|logits| match logits {
-            Some(mut logits) => seat.draw(&mut logits, &self.texts.tokenizer),
-            None => Ok(()),
-        });
-        if let Err(failure) = drawn {
+        let width = self.model.shape().hidden;
+        let mut wanted = chosen.into_iter().peekable();
+        let mut members = Vec::new();
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            let Some((_, rows_max)) = wanted.next_if(|(wanted, _)| *wanted == index) else { continue };
+            if let Some(chunk) = seat.chunk(rows_max, width) {
+                members.push((seat, chunk));
+            }
+        }
+        let outcome = compute(&self.model, layers, &mut members).map_err(|error| Failure::Engine(first_line(&error)));
+        let alone = (members.len() == 1).then(|| began.elapsed());
+        let mut results = match outcome {
+            Ok(results) => results,
+            Err(failure) => {
+                members.iter_mut().for_each(|(seat, _)| seat.failed = Some(failure.clone()));
+                return;
+            }
+        };
+        let mut logits = results.logits.chunks_exact_mut(self.model.shape().vocabulary.max(1));
+        let whole = self.model.layers();
+        let mut row = 0;
+        for (seat, chunk) in &mut members {
+            if seat.computed(chunk, alone) && seat.layers == whole {
+                seat.done().into_iter().for_each(|(ids, blocks)| self.prefixes.keep(ids, blocks));
+            }
+            let rows = row..row + chunk.count;
+            row = rows.end;
+            let drawn = match if seat.draws_here(chunk) { logits.next() } else { None } {
+                Some(logits) => seat.draw(logits, &self.texts.tokenizer),
+                None => seat.pass_on(chunk, || results.states.part(rows)),
+            };
+            seat.failed = drawn.err();
+        }
+    }
+
+    fn remove_failed(&mut self) {
+        let mut index = 0;
+        while let Some(seat) = self.seats.get_mut(index) {
+            let Some(failure) = seat.failed.take() else {
+                index += 1;
+                continue;
+            };
             self.seats.remove(index).claim.finish(ExecEvent::Failed(failure));
         }
     }
 
-    fn serve_all(&mut self) {
-        let now = Instant::now();
-        let stall_max = Duration::from_millis(self.config.stall_ms_max);
+    fn serve_all(&mut self, cx: &mut Context<'_>) {
+        let mut moment = Moment {
+            cx,
+            now: Instant::now(),
+            stall_max: Duration::from_millis(self.config.stall_ms_max),
+            // Told twice as often as promised, so that a long step in between keeps the promise.
+            tell_every: PROGRESS_EVERY / 2,
+        };
         let mut learned = false;
         let mut index = 0;
         while let Some(seat) = self.seats.get_mut(index) {
-            // Told twice as often as promised, so that a long step in between keeps the promise.
-            let Some(leave) = seat.serve(now, stall_max, PROGRESS_EVERY / 2) else {
+            let Some(leave) = seat.serve(&self.texts.tokenizer, &mut moment) else {
                 index += 1;
                 continue;
             };
             let seat = self.seats.remove(index);
-            self.learner.observe(&seat.observation());
-            learned = true;
+            // Some of the layers say nothing about the speed of all.
+            if seat.layers == self.model.layers() {
+                seat.done().into_iter().for_each(|(ids, blocks)| self.prefixes.keep(ids, blocks));
+                self.learner.observe(&seat.observation());
+                learned = true;
+            }
             match leave {
                 Leave::Saying(event) => seat.claim.finish(event),
                 Leave::Silently => seat.claim.close(),
@@ -135,8 +227,34 @@ impl Worker {
     }
 }
 
-fn compute(model: &Model, seat: &mut Seat, chunk: &super::seat::Chunk) -> candle_core::Result<Option<Vec<f32>>> {
-    let hidden = model.embed(&chunk.ids)?;
-    let hidden = model.forward(0..model.shape().layers, &hidden, chunk.start, seat.cache())?;
-    if chunk.last { model.logits(&hidden).map(Some) } else { Ok(None) }
+/// What a pass gives.
+struct Results {
+    /// After the last layer, all rows.
+    states: States,
+    /// A row for each member that draws here.
+    logits: Vec<f32>,
+}
+
+/// Runs the chunks of several seats through the layers.
+fn compute(model: &Model, layers: Range<usize>, members: &mut [(&mut Seat, Chunk)]) -> candle_core::Result<Results> {
+    let mut states = States::new(Vec::new(), model.shape().hidden);
+    for (_, chunk) in &*members {
+        match &chunk.rows {
+            Rows::Ids(ids) => states.extend(&model.embed(ids)?),
+            Rows::Hidden(rows) => states.extend(rows),
+        }
+    }
+    let mut runs: Vec<Run<'_>> =
+        members.iter_mut().map(|(seat, chunk)| Run { cache: &mut seat.cache, start: chunk.start, rows: chunk.count }).collect();
+    let states = model.forward_all(layers, states, &mut runs)?;
+    let mut last = States::new(Vec::new(), model.shape().hidden);
+    let mut row = 0;
+    for (seat, chunk) in &*members {
+        row += chunk.count;
+        if seat.draws_here(chunk) {
+            last.extend(&states.part(row - 1..row));
+        }
+    }
+    let logits = if last.rows() == 0 { Vec::new() } else { model.logits_all(&last)? };
+    Ok(Results { states, logits })
 }

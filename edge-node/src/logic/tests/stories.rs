@@ -161,7 +161,7 @@ fn records_wait_for_the_hub_and_arrive_once() {
     world.tell(AgentEvent::Replicas(vec![replica()]));
     for id in 0..3 {
         world.tell(AgentEvent::Request(Event::Arrived(request(id))));
-        let attempt = shared::ids::AttemptId { request: RequestId(id), number: 0 };
+        let attempt = shared::ids::AttemptId::new(RequestId(id), 0);
         let ended = AttemptEvent::Ended(shared::plan::Finish::Stop, shared::plan::Usage::default());
         world.tell(AgentEvent::Request(Event::Engine(attempt, ended)));
     }
@@ -187,7 +187,7 @@ fn load_changes_are_reported_soon_but_not_in_a_flood() {
     let mut reports = 0;
     for id in 0..50 {
         world.tell(AgentEvent::Request(Event::Arrived(request(id))));
-        let attempt = shared::ids::AttemptId { request: RequestId(id), number: 0 };
+        let attempt = shared::ids::AttemptId::new(RequestId(id), 0);
         let ended = AttemptEvent::Ended(shared::plan::Finish::Stop, shared::plan::Usage::default());
         let effects = world.tell(AgentEvent::Request(Event::Engine(attempt, ended))).to_vec();
         reports += published(&effects).iter().filter(|what| matches!(what, Publication::Telemetry(_))).count();
@@ -208,7 +208,7 @@ fn stopping_says_goodbye_takes_nothing_new_and_finishes_what_runs() {
     assert!(!effects.contains(&AgentEffect::HangUp(Goodbye::Shutdown)), "what runs for others shall end first");
     world.tell(AgentEvent::Request(Event::Arrived(request(2))));
     assert!(!world.last.iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::Run(_)))));
-    let attempt = shared::ids::AttemptId { request: RequestId(1), number: 0 };
+    let attempt = shared::ids::AttemptId::new(RequestId(1), 0);
     let ended = AttemptEvent::Ended(shared::plan::Finish::Stop, shared::plan::Usage::default());
     world.tell(AgentEvent::Request(Event::Engine(attempt, ended)));
     assert!(world.last.iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::Finish(..)))));
@@ -274,7 +274,7 @@ fn records_that_a_lost_broker_may_not_have_are_sent_again() {
     world.tell(AgentEvent::Replicas(vec![replica()]));
     world.connect();
     world.tell(AgentEvent::Request(Event::Arrived(request(1))));
-    let attempt = shared::ids::AttemptId { request: RequestId(1), number: 0 };
+    let attempt = shared::ids::AttemptId::new(RequestId(1), 0);
     let ended = AttemptEvent::Ended(shared::plan::Finish::Stop, shared::plan::Usage::default());
     world.tell(AgentEvent::Request(Event::Engine(attempt, ended)));
     let sent = |effects: &[AgentEffect]| published(effects).iter().filter(|what| matches!(what, Publication::Records(_))).count();

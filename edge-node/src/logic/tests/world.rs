@@ -31,11 +31,13 @@ pub(super) fn replica() -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new("small").expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 1, ..Load::default() },
         memory: Bytes(0),
         context: Tokens(2_048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: TokenRate::new(1_000.0).expect("good"),
@@ -60,6 +62,7 @@ pub(super) fn config() -> AgentConfig {
         peer_addresses: Default::default(),
         version: "test".to_owned(),
         dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
+        splits: shared::policy::dispatch::SplitRules::default(),
         allocation: DispatchSetting { policy: "equal".to_owned(), config: serde_json::Value::Null },
         catalogue: catalogue(),
         seed: 5,
@@ -146,7 +149,7 @@ impl World {
 
     pub(super) fn view(&mut self, sequence: u64, nodes: Vec<ViewNode>) -> Vec<AgentEffect> {
         let epoch = PlanEpoch { incarnation: 1, sequence };
-        let view = ViewMessage { epoch, nodes, catalogue: None, revoked: Vec::new(), drain: false };
+        let view = ViewMessage { epoch, nodes, catalogue: None, keys: None, revoked: Vec::new(), drain: false };
         self.broker(BrokerEvent::View(Box::new(view)))
     }
 }
@@ -174,6 +177,7 @@ pub(super) fn offload(sequence: u64) -> Plan {
         variant: VariantId::new("small").expect("good"),
         share: Fraction::new(1.0).expect("good"),
         open_max: 8,
+        stages: Vec::new(),
     };
     let row = OffloadRow { edge: node("lab/b"), service: ServiceId::new("assistant").expect("good"), targets: vec![target] };
     Plan {

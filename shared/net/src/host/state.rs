@@ -46,6 +46,12 @@ impl StateFolder {
         }
     }
 
+    /// Whether a process has the folder at `path`. One that is not there, or that cannot be looked into, nobody has.
+    #[must_use]
+    pub fn is_held(path: &Path) -> bool {
+        File::open(path.join(LOCK)).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -115,7 +121,9 @@ mod tests {
         let path = folder.path().join("state");
         let first = StateFolder::open(&path).expect("free");
         assert!(matches!(StateFolder::open(&path), Err(StateError::InUse(_))));
+        assert!(StateFolder::is_held(&path) && !StateFolder::is_held(folder.path()));
         drop(first);
+        assert!(!StateFolder::is_held(&path));
         StateFolder::open(&path).expect("free again");
     }
 

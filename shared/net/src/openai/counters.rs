@@ -1,8 +1,11 @@
 //! What the front counts, for the host's metrics.
 
+use super::keys::{KeyCounts, KeyRing};
+use super::quiet::Quiet;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Where a request went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,10 +14,14 @@ pub enum Endpoint {
     Chat,
     /// `/v1/completions`.
     Completions,
+    /// `/v1/embeddings`.
+    Embeddings,
     /// `/v1/models` and one of them.
     Models,
-    /// `/healthz`.
+    /// `/healthz` and `/readyz`.
     Health,
+    /// Pages of the host, below `/tidegate/`.
+    Pages,
     /// Anything else.
     Other,
 }
@@ -26,10 +33,17 @@ impl Endpoint {
         match path {
             "/v1/chat/completions" => Self::Chat,
             "/v1/completions" => Self::Completions,
-            "/healthz" => Self::Health,
+            "/v1/embeddings" => Self::Embeddings,
+            "/healthz" | "/readyz" => Self::Health,
+            _ if path.starts_with("/tidegate/") => Self::Pages,
             _ if path == "/v1/models" || path.starts_with("/v1/models/") => Self::Models,
             _ => Self::Other,
         }
+    }
+
+    /// Whether requests there cost what keys limit.
+    pub(super) const fn infers(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions | Self::Embeddings)
     }
 
     /// The label of the metric.
@@ -38,8 +52,10 @@ impl Endpoint {
         match self {
             Self::Chat => "chat",
             Self::Completions => "completions",
+            Self::Embeddings => "embeddings",
             Self::Models => "models",
             Self::Health => "health",
+            Self::Pages => "pages",
             Self::Other => "other",
         }
     }
@@ -54,6 +70,8 @@ pub struct FrontCounters {
     connections_open: AtomicU64,
     connections_refused: AtomicU64,
     clients_stalled: AtomicU64,
+    quiet: Mutex<Quiet>,
+    ring: OnceLock<KeyRing>,
 }
 
 /// The counters at one moment.
@@ -71,6 +89,8 @@ pub struct FrontSnapshot {
     pub connections_refused: u64,
     /// Connections dropped because the client did not read.
     pub clients_stalled: u64,
+    /// What each API key did, by its name.
+    pub keys: BTreeMap<String, KeyCounts>,
 }
 
 /// Counts one open thing for as long as it lives.
@@ -104,6 +124,7 @@ impl FrontCounters {
             connections_open: self.connections_open.load(Ordering::Relaxed),
             connections_refused: self.connections_refused.load(Ordering::Relaxed),
             clients_stalled: self.clients_stalled.load(Ordering::Relaxed),
+            keys: self.ring.get().map(KeyRing::counts).unwrap_or_default(),
         }
     }
 
@@ -113,6 +134,25 @@ impl FrontCounters {
 
     pub(super) fn error(&self, code: &'static str) {
         *locked(&self.errors).entry(code).or_default() += 1;
+    }
+
+    /// A refusal before anything was served: counted always, and logged once a minute for each kind and party.
+    pub(super) fn refused(&self, who: &str, code: &'static str) {
+        self.error(code);
+        self.note_refusal(who, code);
+    }
+
+    /// The line of a refusal that is counted elsewhere.
+    pub(super) fn note_refusal(&self, who: &str, code: &'static str) {
+        if locked(&self.quiet).is_news(Instant::now(), who, code) {
+            tracing::warn!(who, code, "refused a client (said once a minute)");
+        }
+    }
+
+    /// Whose counts belong to these.
+    pub(super) fn show_keys(&self, ring: &KeyRing) {
+        // One front has one ring: a second call brings the same.
+        drop(self.ring.set(ring.clone()));
     }
 
     pub(super) fn stream(self: &Arc<Self>) -> OpenGuard {

@@ -68,8 +68,13 @@ impl ApiError {
 
     /// The same for a call of this kind: a text that is too long is in `messages` or in `prompt`.
     pub(super) fn in_call(mut self, kind: PromptKind) -> Self {
-        if kind == PromptKind::Completion && self.param.as_deref() == Some("messages") {
-            self.param = Some("prompt".to_owned());
+        if self.param.as_deref() == Some("messages") {
+            let text = match kind {
+                PromptKind::Chat => "messages",
+                PromptKind::Completion => "prompt",
+                PromptKind::Embedding => "input",
+            };
+            self.param = Some(text.to_owned());
         }
         self
     }

@@ -61,7 +61,7 @@ impl Gather {
                     message.entry("refusal").or_insert(Value::Null);
                     json!({"index": index, "message": message, "logprobs": choice.logprobs, "finish_reason": finish})
                 }
-                PromptKind::Completion => {
+                PromptKind::Completion | PromptKind::Embedding => {
                     let text = message.remove(key).unwrap_or_else(|| json!(""));
                     json!({"index": index, "text": text, "logprobs": choice.logprobs, "finish_reason": finish})
                 }

@@ -4,38 +4,45 @@
 //! goes to the host behind [`Ingress`], whose request core decides. Text of a request is in the [`Body`] handed over and in
 //! the response, and must never be in an error, a header, a counter or a log line of this module.
 //!
-//! The way of a request: [`router`] (checks the key, names the request) → `ask` (JSON to [`Ask`]) → [`Ingress::ask`] →
+//! The way of a request: `wire` (refuses what is framed in two ways) → [`router`] (checks the key, names the request) → `ask` (JSON to [`Ask`]) → [`Ingress::ask`] →
 //! `gather` (whole answers) or `stream` (server-sent events). [`serve()`] carries the router on sockets, with limits.
 
 mod access;
 mod ask;
+mod chunks;
 mod config;
 mod counters;
 mod error;
 mod front;
 mod gather;
+mod health;
 mod json;
+mod keys;
 mod models;
 mod progress;
+mod quiet;
 mod refusal;
 mod serve;
 mod shape;
-mod stall;
 mod stream;
+mod vectors;
+mod waiting;
+mod wire;
 
 pub use access::Exposure;
 pub use config::{BadFront, FrontConfig, Limits, key_sha256};
 pub use counters::{Endpoint, FrontCounters, FrontSnapshot, OpenGuard};
 pub use error::ApiError;
-pub use front::{router, router_with};
+pub use front::{router, router_keyed, router_with};
+pub use keys::{KeyCounts, KeyRing, KeySource, KeyUsage, new_secret};
 pub use refusal::{of_failure, of_reason};
 pub use serve::serve;
 
-use shared::ids::NodeId;
+use shared::ids::{NodeId, ServiceId, VariantId};
 use shared::plan::{Decision, Failure, Finish, Reason, Usage};
 use shared::wire::Body;
 use shared::wire::frame::TokenBatch;
-use shared::work::{Catalogue, LlmRequest, Residency};
+use shared::work::{Capability, Catalogue, LlmRequest, Residency};
 use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -92,4 +99,10 @@ pub trait Ingress: Clone + Send + Sync + 'static {
 
     /// Whether the hub is out of reach.
     fn degraded(&self) -> bool;
+
+    /// Variants of this service that have the capability, as far as is known here: named where a request was refused for want of it.
+    fn capable(&self, service: ServiceId, capability: Capability) -> impl Future<Output = Vec<VariantId>> + Send;
+
+    /// How many replicas serve, here or elsewhere, as far as is known here. Without any, no request can be answered.
+    fn replicas_ready(&self) -> impl Future<Output = usize> + Send;
 }

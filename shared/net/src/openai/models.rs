@@ -43,8 +43,8 @@ fn variant_facts(variant: &Variant) -> Value {
         "id": variant.id,
         "quantisation": variant.quantisation,
         "context_tokens": variant.context.0,
-        "quality": variant.quality.get(),
-        "quality_source": variant.quality_source,
+        "quality": variant.rated().map(|(quality, _)| quality.get()),
+        "quality_source": variant.rated().map(|(_, source)| source),
     })
 }
 

@@ -1,10 +1,13 @@
 //! What is known of one request while it is served: the newest decision, and what the client has seen so far, timed at the front.
 
+use super::error::ApiError;
+use super::keys::Charge;
+use super::refusal::of_failure;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use shared::fleet::Hop;
 use shared::ids::RequestId;
-use shared::plan::{Choice, Decision, Verdict};
+use shared::plan::{Choice, Decision, Failure, Reason, Usage, Verdict};
 use shared::units::Micros;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -20,11 +23,28 @@ pub(super) struct Progress {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     tokens: u64,
+    /// What the client's key owes for it.
+    charge: Option<Charge>,
 }
 
 impl Progress {
-    pub(super) const fn new(id: RequestId, arrived: Instant) -> Self {
-        Self { id, arrived, decision: None, chosen: None, first_token: None, last_token: None, tokens: 0 }
+    pub(super) const fn new(id: RequestId, arrived: Instant, charge: Option<Charge>) -> Self {
+        Self { id, arrived, decision: None, chosen: None, first_token: None, last_token: None, tokens: 0, charge }
+    }
+
+    /// The executor has counted.
+    pub(super) fn counted(&mut self, usage: Usage) {
+        if let Some(charge) = &mut self.charge {
+            charge.counted(usage);
+        }
+    }
+
+    /// What the request waits for, if its newest decision says so.
+    pub(super) fn awaited(&self) -> Option<&Reason> {
+        match &self.decision.as_ref()?.verdict {
+            Verdict::Wait(reason) => Some(reason),
+            _ => None,
+        }
     }
 
     pub(super) fn decided(&mut self, decision: Box<Decision>) {
@@ -35,6 +55,9 @@ impl Progress {
     }
 
     pub(super) fn tokens(&mut self, count: u32, now: Instant) {
+        if let Some(charge) = &mut self.charge {
+            charge.tokens(count);
+        }
         if count > 0 {
             self.first_token.get_or_insert(now);
             self.last_token = Some(now);
@@ -45,6 +68,17 @@ impl Progress {
     /// Rejected candidates of the newest decision, by reason code.
     pub(super) fn counts(&self) -> BTreeMap<String, u32> {
         self.decision.as_ref().map(|decision| decision.counts.clone()).unwrap_or_default()
+    }
+
+    /// What the client sees of a failure. A deadline that passed while the request waited says for what.
+    pub(super) fn refusal(&self, failure: &Failure) -> ApiError {
+        let error = of_failure(failure, &self.counts());
+        match (failure, self.awaited()) {
+            (Failure::DeadlineExceeded, Some(reason)) => {
+                ApiError { message: format!("{}; it waited, because: {reason}", error.message), ..error }
+            }
+            _ => error,
+        }
     }
 
     /// Who serves or served it, for messages.
@@ -140,7 +174,7 @@ mod tests {
     #[test]
     fn times_are_means_over_the_tokens_after_the_first() {
         let start = Instant::now();
-        let mut progress = Progress::new(RequestId(7), start);
+        let mut progress = Progress::new(RequestId(7), start, None);
         assert_eq!(progress.per_token(), None);
         progress.tokens(0, start + Duration::from_millis(5));
         progress.tokens(1, start + Duration::from_millis(100));

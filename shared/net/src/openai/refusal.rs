@@ -2,7 +2,9 @@
 
 use super::error::{ApiError, INVALID, PERMISSION, RATE, SERVER};
 use axum::http::StatusCode;
+use shared::ids::{ServiceId, VariantId};
 use shared::plan::{Failure, Reason};
+use shared::work::Capability;
 use std::collections::BTreeMap;
 
 /// Seconds after which a busy fleet is asked again: about the time in which a short answer frees its slot.
@@ -20,7 +22,7 @@ pub fn of_reason(reason: &Reason, counts: &BTreeMap<String, u32>) -> ApiError {
         || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message.as_str()).retry_after(ABSENT_RETRY_S);
     match reason {
         Reason::Context { .. } => client("context_length_exceeded", "messages"),
-        Reason::Capability(name) => client("unsupported_parameter", name),
+        Reason::Capability(name) => client("unsupported_parameter", member_of(name)),
         Reason::Quality { .. } => client(code, "tidegate.min_quality"),
         Reason::Energy(_) => client(code, "tidegate.energy_joules"),
         Reason::Money(_) => client(code, "tidegate.money_microdollars"),
@@ -52,8 +54,35 @@ pub fn of_reason(reason: &Reason, counts: &BTreeMap<String, u32>) -> ApiError {
         | Reason::NotResumable(_)
         | Reason::Policy(_)
         | Reason::RetryBudget
+        | Reason::Part(_)
+        | Reason::SplitMargin { .. }
         | Reason::NoCandidate => unavailable(),
     }
+}
+
+/// The parameter that asks for a capability.
+fn member_of(capability: &str) -> &str {
+    match Capability::parse(capability) {
+        Some(Capability::JsonSchema) => "response_format",
+        Some(Capability::Vision) => "messages",
+        Some(Capability::Embeddings) => "model",
+        _ => capability,
+    }
+}
+
+/// The same refusal with what would be right: `have` are the service's variants that have what is lacking.
+pub(super) fn name_capable(error: ApiError, service: &ServiceId, capability: Capability, have: &[VariantId]) -> ApiError {
+    let name = capability.name();
+    let message = if have.is_empty() {
+        let message = &error.message;
+        format!(
+            "{message}; no variant of `{service}` has the capability `{name}`: leave out what needs it, or ask for another model"
+        )
+    } else {
+        let have: Vec<&str> = have.iter().map(VariantId::as_str).collect();
+        format!("{}; the capability `{name}` of `{service}` is with: {}", error.message, have.join(", "))
+    };
+    ApiError { message, ..error }
 }
 
 /// What the client sees of a request that failed.
@@ -74,6 +103,8 @@ pub fn of_failure(failure: &Failure, counts: &BTreeMap<String, u32>) -> ApiError
         // Nobody is there to read these two; they exist for the counters and for a half-closed peer.
         Failure::ClientGone | Failure::ClientStalled => ApiError::new(StatusCode::REQUEST_TIMEOUT, INVALID, code, message),
         Failure::Refused(reason) => of_reason(reason, counts),
+        // What a stage says is about the request or about its node: either way it reads as if there were but one node.
+        Failure::Stage { failure, .. } => of_failure(failure, counts),
     }
 }
 
@@ -90,6 +121,7 @@ fn counted(counts: &BTreeMap<String, u32>) -> String {
 mod tests {
     use super::*;
     use shared::units::{Joules, MicroDollars, Micros, Quality, Tokens};
+    use shared::work::LayerRange;
 
     fn quality(value: f64) -> Quality {
         Quality::new(value).expect("good")
@@ -107,6 +139,8 @@ mod tests {
             (Reason::NotGranted, 503),
             (Reason::BoundReached { open_max: 3 }, 429),
             (Reason::NoReplica, 503),
+            (Reason::Part(LayerRange { from: 0, to: 15, of: 30 }), 503),
+            (Reason::SplitMargin { split: Micros(2), whole: Micros(1) }, 503),
             (Reason::Loading, 503),
             (Reason::ReplicaFailed("no memory".to_owned()), 503),
             (Reason::NoProfile, 503),

@@ -21,7 +21,7 @@ impl Envelope {
     pub(super) fn whole(&self, choices: Vec<Value>, usage: Usage, tidegate: Value) -> Value {
         let object = match self.kind {
             PromptKind::Chat => "chat.completion",
-            PromptKind::Completion => "text_completion",
+            PromptKind::Completion | PromptKind::Embedding => "text_completion",
         };
         let mut answer = self.object(object, choices);
         answer["usage"] = usage_object(usage);
@@ -31,20 +31,29 @@ impl Envelope {
 
     /// A chunk of a stream.
     pub(super) fn chunk(&self, choices: Vec<Value>) -> Value {
-        let object = match self.kind {
+        self.object(self.chunk_object(), choices)
+    }
+
+    /// What a chunk calls itself.
+    pub(super) const fn chunk_object(&self) -> &'static str {
+        match self.kind {
             PromptKind::Chat => "chat.completion.chunk",
-            PromptKind::Completion => "text_completion",
+            PromptKind::Completion | PromptKind::Embedding => "text_completion",
+        }
+    }
+
+    /// The answer's id.
+    pub(super) fn name(&self) -> String {
+        let prefix = match self.kind {
+            PromptKind::Chat => "chatcmpl",
+            PromptKind::Completion | PromptKind::Embedding => "cmpl",
         };
-        self.object(object, choices)
+        format!("{prefix}-{}", self.id)
     }
 
     fn object(&self, object: &str, choices: Vec<Value>) -> Value {
-        let prefix = match self.kind {
-            PromptKind::Chat => "chatcmpl",
-            PromptKind::Completion => "cmpl",
-        };
         json!({
-            "id": format!("{prefix}-{}", self.id),
+            "id": self.name(),
             "object": object,
             "created": self.created,
             "model": self.model,
@@ -131,7 +140,7 @@ impl Piece {
                 }
                 json!({"index": self.index, "delta": self.delta, "logprobs": self.logprobs, "finish_reason": self.finish})
             }
-            PromptKind::Completion => {
+            PromptKind::Completion | PromptKind::Embedding => {
                 let text = self.delta.remove("text").unwrap_or_else(|| json!(""));
                 json!({"index": self.index, "text": text, "logprobs": self.logprobs, "finish_reason": self.finish})
             }
@@ -143,7 +152,7 @@ impl Piece {
 pub(super) const fn content_key(kind: PromptKind) -> &'static str {
     match kind {
         PromptKind::Chat => "content",
-        PromptKind::Completion => "text",
+        PromptKind::Completion | PromptKind::Embedding => "text",
     }
 }
 

@@ -1,11 +1,12 @@
 //! An answer as server-sent events.
 
 use super::Answer;
+use super::chunks::Chunks;
 use super::counters::{FrontCounters, OpenGuard};
 use super::error::ApiError;
 use super::progress::Progress;
-use super::refusal::of_failure;
 use super::shape::{Envelope, Piece, finish_word, usage_object};
+use super::wire::Peer;
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Response};
@@ -36,13 +37,20 @@ pub(super) struct EventStream {
     pub(super) answers: mpsc::Receiver<Answer>,
     /// The answer that let the head go, if it was not the clock.
     pub(super) first: Option<Answer>,
+    /// The client, where it is known.
+    pub(super) peer: Option<Arc<Peer>>,
 }
+
+/// How often a silent stream looks whether its client has ended its side. One that has may be gone, which shows when something is
+/// written: so it gets its comments that often, instead of seldom.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 impl EventStream {
     /// The response.
     pub(super) fn into_response(self) -> Response<Body> {
         let guard = self.counters.stream();
-        let writer = Writer { stream: self, choices: BTreeMap::new(), over: false, _guard: guard };
+        let chunks = Chunks::new(&self.envelope, self.include_usage);
+        let writer = Writer { stream: self, chunks, choices: BTreeMap::new(), over: false, _guard: guard };
         let events = futures_util::stream::unfold(writer, |mut writer| async move {
             let bytes = writer.next().await?;
             Some((Ok::<_, Infallible>(bytes), writer))
@@ -59,6 +67,7 @@ impl EventStream {
 
 struct Writer {
     stream: EventStream,
+    chunks: Chunks,
     /// Choices that have begun, and whether each has its finish reason.
     choices: BTreeMap<u64, bool>,
     over: bool,
@@ -75,10 +84,13 @@ impl Writer {
         loop {
             let answer = match self.stream.first.take() {
                 Some(answer) => answer,
-                None => match timeout_at(quiet_until, self.stream.answers.recv()).await {
+                None => match timeout_at(quiet_until.min(tokio::time::Instant::now() + LOOK_EVERY), self.stream.answers.recv())
+                    .await
+                {
                     Ok(Some(answer)) => answer,
                     Ok(None) => Answer::Fail(Failure::Broken(self.stream.progress.server())),
-                    Err(_) => return Some(Bytes::from_static(COMMENT)),
+                    Err(_) if self.comment_due(quiet_until) => return Some(Bytes::from_static(COMMENT)),
+                    Err(_) => continue,
                 },
             };
             match answer {
@@ -94,8 +106,19 @@ impl Writer {
         }
     }
 
+    fn comment_due(&self, quiet_until: tokio::time::Instant) -> bool {
+        tokio::time::Instant::now() >= quiet_until || self.stream.peer.as_ref().is_some_and(|peer| peer.has_ended())
+    }
+
     fn tokens(&mut self, batch: TokenBatch) -> Option<Bytes> {
         self.stream.progress.tokens(batch.count, Instant::now());
+        if batch.delta.is_none() {
+            if batch.text.is_empty() {
+                return None;
+            }
+            let first = self.choices.insert(0, false).is_none();
+            return Some(self.chunks.chunk(&batch.text, first));
+        }
         let kind = self.stream.envelope.kind;
         let piece = Piece::of(kind, batch)?;
         let (index, finished) = (piece.index, piece.finish.is_some());
@@ -116,6 +139,7 @@ impl Writer {
     /// Finish reasons, usage if asked for, and the end. The very last chunk carries the `tidegate` object.
     fn finish(&mut self, finish: Finish, usage: Usage) -> Bytes {
         self.over = true;
+        self.stream.progress.counted(usage);
         let tidegate = self.stream.progress.object(Instant::now(), self.stream.degraded);
         let mut last = self.chunk(self.finish_choices(finish));
         let mut bytes = Vec::new();
@@ -139,7 +163,9 @@ impl Writer {
                     if self.choices.contains_key(&index) { json!({}) } else { json!({"role": "assistant", "content": ""}) };
                 json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": word})
             }
-            PromptKind::Completion => json!({"index": index, "text": "", "logprobs": null, "finish_reason": word}),
+            PromptKind::Completion | PromptKind::Embedding => {
+                json!({"index": index, "text": "", "logprobs": null, "finish_reason": word})
+            }
         };
         if self.choices.is_empty() {
             return vec![last(0)];
@@ -150,7 +176,7 @@ impl Writer {
     /// The head is gone: the error comes as an event, and no `[DONE]` follows it.
     fn fail(&mut self, failure: &Failure) -> Bytes {
         self.over = true;
-        let error: ApiError = of_failure(failure, &self.stream.progress.counts()).in_call(self.stream.envelope.kind);
+        let error: ApiError = self.stream.progress.refusal(failure).in_call(self.stream.envelope.kind);
         self.stream.counters.error(error.code);
         event(&error.body())
     }

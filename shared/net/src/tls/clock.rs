@@ -48,6 +48,12 @@ impl CertClock {
         Self::new(persisted.unwrap_or(0))
     }
 
+    /// What the clock started from: the persisted time, or the build's where that is later or nothing was persisted.
+    #[must_use]
+    pub fn kept_secs(&self) -> u64 {
+        self.floor_secs.load(Ordering::Relaxed)
+    }
+
     /// Persists the present time in a state folder. Hosts do so at start, hourly and when they stop.
     ///
     /// # Errors

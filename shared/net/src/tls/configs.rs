@@ -77,6 +77,18 @@ pub fn joining_config(authority_sha256: &str, clock: &CertClock, alpn: &[u8]) ->
     Ok(finish_client(config, alpn))
 }
 
+/// Whether a chain leads from its first certificate to `authority`, and is valid at this time.
+///
+/// # Errors
+/// [`TlsError::Rustls`] says what is wrong with it.
+pub(super) fn check_chain(chain: &[CertificateDer<'_>], authority: &CertificateDer<'_>, now: UnixTime) -> Result<(), TlsError> {
+    let Some((own, intermediates)) = chain.split_first() else { return Err(TlsError::Pem { what: "certificate" }) };
+    let parsed = ParsedCertificate::try_from(own)?;
+    let roots = trust(authority)?;
+    let algorithms = provider().signature_verification_algorithms.all;
+    Ok(verify_server_cert_signed_by_trust_anchor(&parsed, &roots, intermediates, now, algorithms)?)
+}
+
 type NamedClient = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
 
 fn client_builder(clock: &CertClock, trusted: Trusted) -> Result<NamedClient, TlsError> {

@@ -1,15 +1,16 @@
 //! The certificate, key and authority of one member, in memory and in its state folder.
 
-use super::names::{expiry_secs_of, node_of, serial_of};
+use super::names::{begin_secs_of, expiry_secs_of, node_of, serial_of};
 use super::{CertClock, TlsError};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use shared::ids::NodeId;
 use shared::units::Micros;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One file holds all three parts, so that a crash in the middle of a renewal never leaves a key with another's certificate.
 const FILE: &str = "identity.pem";
@@ -107,6 +108,21 @@ impl Identity {
     pub fn expires_in(&self, clock: &CertClock) -> Micros {
         let until = self.chain.first().and_then(|own| expiry_secs_of(own).ok()).unwrap_or(0);
         Micros::from_secs(until.saturating_sub(clock.secs()))
+    }
+
+    /// From when on the certificate is valid, in seconds since the Unix epoch, by the clock of whoever issued it.
+    #[must_use]
+    pub fn begins_secs(&self) -> u64 {
+        self.chain.first().and_then(|own| begin_secs_of(own).ok()).unwrap_or(0)
+    }
+
+    /// Whether others of the fleet would accept it: signed by the authority beside it, and valid by this clock.
+    ///
+    /// # Errors
+    /// [`TlsError::Rustls`] says what they would say.
+    pub fn check(&self, clock: &CertClock) -> Result<(), TlsError> {
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(clock.secs()));
+        super::configs::check_chain(&self.chain, &self.authority, now)
     }
 
     /// The fleet authority's certificate.

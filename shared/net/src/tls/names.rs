@@ -89,6 +89,11 @@ pub(super) fn expiry_secs_of(certificate: &CertificateDer<'_>) -> Result<u64, Tl
     Ok(u64::try_from(parse(certificate)?.validity().not_after.timestamp()).unwrap_or(0))
 }
 
+/// From when on a certificate is valid, in seconds since the Unix epoch.
+pub(super) fn begin_secs_of(certificate: &CertificateDer<'_>) -> Result<u64, TlsError> {
+    Ok(u64::try_from(parse(certificate)?.validity().not_before.timestamp()).unwrap_or(0))
+}
+
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, TlsError> {
     match X509Certificate::from_der(certificate) {
         Ok(([], parsed)) => Ok(parsed),

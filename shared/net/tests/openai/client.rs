@@ -60,6 +60,13 @@ impl Client {
         Self { socket: TcpStream::connect(address).await.expect("the front listens"), pending: Vec::new() }
     }
 
+    /// From another address of this machine.
+    pub(crate) async fn connect_from(from: &str, address: SocketAddr) -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(format!("{from}:0").parse().expect("an address")).expect("an own address");
+        Self { socket: socket.connect(address).await.expect("the front listens"), pending: Vec::new() }
+    }
+
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).await.expect("the front reads");
     }
@@ -100,6 +107,16 @@ impl Client {
     /// Says that nothing more will be sent.
     pub(crate) async fn finish_writing(&mut self) {
         self.socket.shutdown().await.expect("an open connection");
+    }
+
+    /// Reads one response, and those before it that mean nothing yet.
+    pub(crate) async fn final_reply(&mut self) -> Reply {
+        loop {
+            let reply = self.reply().await;
+            if reply.status >= 200 {
+                return reply;
+            }
+        }
     }
 
     /// Reads one response.

@@ -93,16 +93,8 @@ async fn only_json_that_says_so_is_read() {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_typed() {
     let served = start_default(&answering()).await;
-    for path in [
-        "/",
-        "/v1",
-        "/v1/embeddings",
-        "/v1/models/",
-        "/v2/chat/completions",
-        "/v1/chat/completions/x",
-        "/%2e%2e/etc",
-        "/v1/models/%ff%00",
-    ] {
+    for path in ["/", "/v1", "/v1/models/", "/v2/chat/completions", "/v1/chat/completions/x", "/%2e%2e/etc", "/v1/models/%ff%00"]
+    {
         let reply = exchange(served.address, format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes()).await;
         assert_eq!(reply.status, 404, "{path}");
         assert!(reply.json()["error"]["message"].is_string(), "{path}");
@@ -186,28 +178,20 @@ async fn ambiguous_framing_is_never_two_requests() {
         "content-length: 5, 6\r\n",
         "content-length: -1\r\n",
         "content-length: +5\r\n",
-        "content-length: 99999999999999999999999\r\n",
         "transfer-encoding: gzip\r\n",
         "transfer-encoding: chunked, identity\r\n",
         "content-length : 5\r\n",
         "x: a\r\n content-length: 5\r\n",
+        // Both lengths at once may be read as the chunks by the standard, but not every proxy knows it.
+        "content-length: 4\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 4\r\n",
     ] {
         let mut client = Client::connect(served.address).await;
         client.send(format!("{head}{lines}\r\n{{}}").as_bytes()).await;
         assert_eq!(client.reply().await.status, 400, "{lines}");
         assert!(client.closed().await, "{lines}");
     }
-    // Both lengths at once: the chunks count, as the standard has it, and what follows them is never taken for another request.
-    let inner = r#"{"model": "assistant", "prompt": "x"}"#;
-    let chunked = format!("{:x}\r\n{inner}\r\n0\r\n\r\n", inner.len());
-    let smuggled = "GET /v1/models HTTP/1.1\r\nhost: test\r\n\r\n";
-    for lines in ["content-length: 4\r\ntransfer-encoding: chunked\r\n", "transfer-encoding: chunked\r\ncontent-length: 4\r\n"] {
-        let mut client = Client::connect(served.address).await;
-        client.send(format!("{head}{lines}\r\n{chunked}{smuggled}").as_bytes()).await;
-        assert_eq!(client.reply().await.status, 200);
-        assert!(client.closed().await, "{lines}");
-    }
-    assert_eq!(fake.asks().len(), 2);
+    assert!(fake.asks().is_empty());
     assert_eq!(served.counters.snapshot().requests.get(&(Endpoint::Models, 200)), None);
 }
 

@@ -7,8 +7,9 @@ use shared::ids::{AttemptId, NodeId, PlanEpoch, RequestId, ServiceId, VariantId}
 use shared::plan::{Candidate, Choice, Decision, Failure, Finish, Reason, Split, Usage, Verdict};
 use shared::units::{Bytes, Fraction, Micros, Moment, Quality, Tokens};
 use shared::wire::frame::TokenBatch;
-use shared::work::{Catalogue, Residency, Service, Variant};
-use shared_net::openai::{Answer, Ask, Exposure, FrontConfig, FrontCounters, Ingress, Refusal, router_with, serve};
+use shared::work::{Capability, Catalogue, Residency, Service, Variant};
+use shared_net::openai::{Answer, Ask, Exposure, FrontConfig, FrontCounters, Ingress, KeyRing, Refusal, router_keyed, serve};
+use shared_net::tls::CertClock;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
@@ -23,6 +24,8 @@ pub(crate) enum Line {
     Say(Answer),
     /// Say this for as long as there is room and a reader.
     Repeat(Answer),
+    /// Say nothing for so long.
+    Wait(std::time::Duration),
     /// Say nothing more until the client is gone.
     Silence,
 }
@@ -91,6 +94,7 @@ async fn play(lines: Vec<Line>, sender: mpsc::Sender<Answer>) -> bool {
                 while sender.send(answer.clone()).await.is_ok() {}
                 false
             }
+            Line::Wait(span) => tokio::time::timeout(span, sender.closed()).await.is_err(),
             Line::Silence => {
                 sender.closed().await;
                 false
@@ -148,6 +152,15 @@ impl Ingress for Fake {
     fn degraded(&self) -> bool {
         true
     }
+
+    async fn capable(&self, _: ServiceId, capability: Capability) -> Vec<VariantId> {
+        let able = capability == Capability::Vision;
+        if able { vec![VariantId::new("large-q8").expect("good")] } else { Vec::new() }
+    }
+
+    async fn replicas_ready(&self) -> usize {
+        usize::from(!self.0.hub)
+    }
 }
 
 /// A front on a socket, for as long as this lives.
@@ -165,10 +178,15 @@ pub(crate) async fn start(fake: &Fake, config: FrontConfig, exposure: Exposure) 
 
 /// With pages of the host beside the API.
 pub(crate) async fn start_beside(fake: &Fake, config: FrontConfig, exposure: Exposure, pages: Router) -> Served {
+    start_keyed(fake, config, exposure, pages, &KeyRing::new(CertClock::new(0))).await
+}
+
+/// With keys that the host manages.
+pub(crate) async fn start_keyed(fake: &Fake, config: FrontConfig, exposure: Exposure, pages: Router, ring: &KeyRing) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = listener.local_addr().expect("bound");
     let counters = Arc::new(FrontCounters::default());
-    let router = router_with(&config, exposure, fake.clone(), Arc::clone(&counters), pages).expect("good settings");
+    let router = router_keyed(&config, exposure, fake.clone(), Arc::clone(&counters), pages, ring).expect("good settings");
     let stop = CancellationToken::new();
     let mut task = JoinSet::new();
     task.spawn(serve(listener, router, config.limits(), Arc::clone(&counters), stop.clone()));
@@ -233,7 +251,7 @@ pub(crate) fn refused(reason: Reason) -> Line {
 
 fn decided(number: u16, verdict: Verdict) -> Line {
     Line::Say(Answer::Decided(Box::new(Decision {
-        attempt: AttemptId { request: RequestId(1), number },
+        attempt: AttemptId::new(RequestId(1), number),
         at: Moment(0),
         policy: "min-latency".to_owned(),
         verdict,

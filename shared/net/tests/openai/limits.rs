@@ -47,7 +47,7 @@ async fn a_body_that_grows_on_its_way_is_too_large() {
 
 #[tokio::test]
 async fn slow_bodies_and_heads_run_out_of_time() {
-    let config = FrontConfig { body_read_ms: 50, header_read_ms: 50, ..FrontConfig::default() };
+    let config = FrontConfig { body_read_ms: 50, header_read_ms: 50, idle_ms: 50, ..FrontConfig::default() };
     let served = start_with(&answering(), config).await;
     let mut body = Client::connect(served.address).await;
     body.send(format!("{HEAD}content-length: 100\r\n\r\n{{\"model\"").as_bytes()).await;

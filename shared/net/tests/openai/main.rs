@@ -3,7 +3,9 @@
 mod client;
 mod errors;
 mod fake;
+mod keys;
 mod limits;
 mod python;
+mod smuggling;
 mod streams;
 mod whole;

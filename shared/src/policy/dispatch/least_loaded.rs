@@ -4,6 +4,7 @@
 //! smaller estimate, then to the earlier candidate, so the ingress itself comes first.
 
 use super::{Action, DispatchEvent, DispatchPolicy, Scene, anyone, best_by};
+use crate::ids::NodeId;
 use crate::policy::Parts;
 use serde::{Deserialize, Serialize};
 
@@ -26,10 +27,13 @@ impl Parts for LeastLoaded {
 impl DispatchPolicy for LeastLoaded {
     fn on_event(_: &Config, (): &mut (), scene: &Scene<'_>, event: &DispatchEvent<'_>, actions: &mut Vec<Action>) {
         best_by(event, scene, actions, anyone, |_, choice| {
-            let replica = scene.view.node(&choice.candidate.node).and_then(|node| node.replicas.get(&choice.candidate.variant));
-            let load = replica.map(|replica| replica.value.load).unwrap_or_default();
-            let used = f64::from(load.active.saturating_add(load.queued)) / f64::from(load.slots.max(1));
-            (used, choice.estimate.total)
+            let used = |node: &NodeId| {
+                let replica = scene.view.node(node).and_then(|node| node.replicas.get(&choice.candidate.variant));
+                let load = replica.map(|replica| replica.value.load).unwrap_or_default();
+                f64::from(load.active.saturating_add(load.queued)) / f64::from(load.slots.max(1))
+            };
+            // A split is as loaded as the most loaded of its nodes.
+            (choice.candidate.nodes().map(used).fold(0.0, f64::max), choice.estimate.total)
         });
     }
 }

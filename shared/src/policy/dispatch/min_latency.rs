@@ -54,7 +54,8 @@ impl DispatchPolicy for MinLatency {
             let miss = late(elapsed + estimate.first_token, slo.first_token)
                 + late(estimate.per_token, slo.per_token).scale(pending.request.output_max.as_f64())
                 + late(elapsed + estimate.total, slo.end_to_end);
-            let penalty = if choice.candidate.node == *scene.me { 1.0 } else { 1.0 + config.margin.max(0.0) };
+            let stays = choice.candidate.nodes().all(|node| node == scene.me);
+            let penalty = if stays { 1.0 } else { 1.0 + config.margin.max(0.0) };
             (miss, estimate.total.scale(penalty))
         });
     }

@@ -6,9 +6,12 @@ pub mod edge_only;
 pub mod least_loaded;
 pub mod min_latency;
 mod scene;
+mod split;
 
 #[cfg(test)]
 mod assess_tests;
+#[cfg(test)]
+mod split_tests;
 #[cfg(test)]
 pub(in crate::policy) mod story;
 
@@ -18,6 +21,7 @@ pub use edge_only::EdgeOnly;
 pub use least_loaded::LeastLoaded;
 pub use min_latency::MinLatency;
 pub use scene::{Assessment, Pending, Scene};
+pub use split::SplitRules;
 
 use crate::ids::{NodeId, RequestId, VariantId};
 use crate::plan::{Actual, Candidate, Choice, Outcome, Reason};
@@ -101,7 +105,7 @@ pub trait DispatchPolicy: Parts {
     );
 }
 
-/// The whole of a policy that looks at each request on its own: of the feasible candidates on nodes that it `may_use`, the best by
+/// The whole of a policy that looks at each request on its own: of the feasible candidates all of whose nodes it `may_use`, the best by
 /// `cost`, smallest first, ties by order of candidates; wait when time alone may help; else refuse.
 pub fn best_by<K: PartialOrd>(
     event: &DispatchEvent<'_>,
@@ -112,7 +116,7 @@ pub fn best_by<K: PartialOrd>(
 ) {
     let mut decide = |pending: &Pending<'_>, assessment: &Assessment| {
         let mut best: Option<(K, &Choice)> = None;
-        for choice in assessment.feasible.iter().filter(|choice| may_use(&choice.candidate.node).is_ok()) {
+        for choice in assessment.feasible.iter().filter(|choice| choice.candidate.nodes().all(|node| may_use(node).is_ok())) {
             let key = cost(pending, choice);
             if best.as_ref().is_none_or(|(least, _)| key < *least) {
                 best = Some((key, choice));

@@ -1,6 +1,7 @@
 //! What a dispatch decision may know: the candidates of a request, each feasible with its estimate or rejected with its reason.
 
 use super::Action;
+use super::split::{self, SplitRules};
 use crate::estimate::{Estimate, predict};
 use crate::fleet::{Aged, FleetView, Hop, NodeState, NodeView, PathReport, ReplicaReport, ReplicaState};
 use crate::ids::{NodeId, RequestId, VariantId};
@@ -55,6 +56,8 @@ pub struct Scene<'a> {
     pub open: &'a BTreeMap<(NodeId, VariantId), u32>,
     /// Facts older than this are not acted upon.
     pub stale_after: Micros,
+    /// What holds for splits.
+    pub splits: SplitRules,
     /// Whether the hub is out of reach.
     pub degraded: bool,
     /// Seed for chance; mix it with the request's id.
@@ -86,18 +89,20 @@ impl Assessment {
     /// refuse with the reason of the candidate that came closest.
     #[must_use]
     pub fn without_candidate(&self, request: RequestId, may_use: impl Fn(&NodeId) -> Result<(), Reason>) -> Action {
-        let admitted = || self.rejected.iter().filter(|rejected| may_use(&rejected.node).is_ok());
-        if let Some(hope) = admitted().find(|rejected| rejected.reason.passes()) {
+        let admitted = || self.rejected.iter().filter(|rejected| rejected.nodes().all(|node| may_use(node).is_ok()));
+        // A path that is gone is seldom back soon: whatever else there is to wait for is the better hope.
+        let hopes = || admitted().filter(|rejected| rejected.reason.passes());
+        if let Some(hope) = hopes().find(|rejected| rejected.reason != Reason::NoPath).or_else(|| hopes().next()) {
             return Action::Wait { request, reason: hope.reason.clone() };
         }
         // Whatever else there is to say: had the policy not excluded it, it could have been used, now or later.
-        let hopeful = self.rejected.iter().filter(|rejected| rejected.reason.passes()).map(|rejected| &rejected.node);
-        let usable = self.feasible.iter().map(|choice| &choice.candidate.node).chain(hopeful);
+        let hopeful = self.rejected.iter().filter(|rejected| rejected.reason.passes()).flat_map(Rejected::nodes);
+        let usable = self.feasible.iter().flat_map(|choice| choice.candidate.nodes()).chain(hopeful);
         let excluded = usable.into_iter().find_map(|node| may_use(node).err());
         // Of those that came equally close the first speaks, the node itself before the others.
         let closest = || admitted().rev().max_by_key(|rejected| closeness(&rejected.reason));
         let reason = excluded.or_else(|| closest().map(|rejected| rejected.reason.clone()));
-        let reason = reason.or_else(|| self.rejected.iter().find_map(|rejected| may_use(&rejected.node).err()));
+        let reason = reason.or_else(|| self.rejected.iter().flat_map(Rejected::nodes).find_map(|node| may_use(node).err()));
         Action::Refuse { request, reason: reason.unwrap_or(Reason::NoCandidate) }
     }
 }
@@ -129,12 +134,16 @@ impl Scene<'_> {
                 self.judge(&Question { pending, residency: &residency, variant, node: self.me, target: None }, &mut assessment);
             }
         }
-        for target in self.grant.targets.get(&service.id).into_iter().flatten().filter(|target| target.node != *self.me) {
-            if let Some(variant) = service.variants.iter().find(|variant| variant.id == target.variant) {
+        for target in self.grant.targets.get(&service.id).into_iter().flatten() {
+            let Some(variant) = service.variants.iter().find(|variant| variant.id == target.variant) else { continue };
+            if !target.stages.is_empty() {
+                self.judge_split(&split::Question { pending, residency: &residency, variant, target }, &mut assessment);
+            } else if target.node != *self.me {
                 let question = Question { pending, residency: &residency, variant, node: &target.node, target: Some(target) };
                 self.judge(&question, &mut assessment);
             }
         }
+        self.hold_to_margin(&mut assessment);
         if assessment.feasible.is_empty() {
             self.note_absent(pending, service, &mut assessment);
         }
@@ -149,7 +158,8 @@ impl Scene<'_> {
             }
             let held = self.view.holders(&variant.id).next();
             let reason = if held.is_some() { Reason::NotGranted } else { Reason::NoReplica };
-            assessment.rejected.push(Rejected { node: held.unwrap_or(self.me).clone(), variant: variant.id.clone(), reason });
+            let node = held.unwrap_or(self.me).clone();
+            assessment.rejected.push(Rejected { node, variant: variant.id.clone(), stages: Vec::new(), reason });
         }
     }
 
@@ -160,7 +170,7 @@ impl Scene<'_> {
                 let candidate = Candidate { node: key.0, hop, variant: key.1, split: Split::Whole };
                 out.feasible.push(Choice { candidate, estimate });
             }
-            Err(reason) => out.rejected.push(Rejected { node: key.0, variant: key.1, reason }),
+            Err(reason) => out.rejected.push(Rejected { node: key.0, variant: key.1, stages: Vec::new(), reason }),
         }
     }
 
@@ -173,27 +183,38 @@ impl Scene<'_> {
         wanted(pending, variant)?;
         let entry = self.view.node(node).ok_or(Reason::Unknown)?;
         let replica = self.replica(entry, key)?;
-        same_weights(variant, &replica.value)?;
-        serves(pending.request, &replica.value)?;
+        fit(pending.request, variant, &replica.value)?;
+        if let Some(held) = replica.value.layers.filter(|held| !held.range.is_whole()) {
+            return Err(Reason::Part(held.range));
+        }
         let path = self.path(entry, node, residency)?;
-        if pending.tried.contains(key) {
-            return Err(Reason::Tried);
-        }
-        if let Some(target) = target
-            && self.open.get(key).is_some_and(|open| *open >= target.open_max)
-        {
-            return Err(Reason::BoundReached { open_max: target.open_max });
-        }
-        if replica.value.load.full() {
-            return Err(Reason::Busy);
-        }
+        self.has_room(pending, key, target.map(|target| target.open_max), &replica.value)?;
         let profile = replica.value.profile.as_ref().ok_or(Reason::NoProfile)?;
         let estimate = predict(pending.request, profile, &replica.value.load, path, &entry.costs, variant.quality);
         self.within_budgets(pending, &estimate)?;
         Ok((path.hop, estimate))
     }
 
-    fn replica<'v>(&self, entry: &'v NodeView, key: &(NodeId, VariantId)) -> Result<&'v Aged<ReplicaReport>, Reason> {
+    /// Whether another attempt may go to this replica, and would be taken there.
+    pub(super) fn has_room(
+        &self,
+        pending: &Pending<'_>,
+        key: &(NodeId, VariantId),
+        open_max: Option<u32>,
+        replica: &ReplicaReport,
+    ) -> Result<(), Reason> {
+        if pending.tried.contains(key) {
+            return Err(Reason::Tried);
+        }
+        if let Some(open_max) = open_max
+            && self.open.get(key).is_some_and(|open| *open >= open_max)
+        {
+            return Err(Reason::BoundReached { open_max });
+        }
+        if replica.load.full() { Err(Reason::Busy) } else { Ok(()) }
+    }
+
+    pub(super) fn replica<'v>(&self, entry: &'v NodeView, key: &(NodeId, VariantId)) -> Result<&'v Aged<ReplicaReport>, Reason> {
         match entry.state {
             NodeState::Online => {}
             NodeState::Seen => return Err(Reason::NoPath),
@@ -219,7 +240,12 @@ impl Scene<'_> {
         Ok(replica)
     }
 
-    fn path<'v>(&self, entry: &'v NodeView, node: &NodeId, residency: &ResidencyBound) -> Result<&'v PathReport, Reason> {
+    pub(super) fn path<'v>(
+        &self,
+        entry: &'v NodeView,
+        node: &NodeId,
+        residency: &ResidencyBound,
+    ) -> Result<&'v PathReport, Reason> {
         let mut forbidden = false;
         for (hop, path) in &entry.paths {
             let stale = *hop != Hop::Local && path.age(self.now) > self.stale_after;
@@ -232,7 +258,7 @@ impl Scene<'_> {
         Err(if forbidden { Reason::Residency } else { Reason::NoPath })
     }
 
-    fn within_budgets(&self, pending: &Pending<'_>, estimate: &Estimate) -> Result<(), Reason> {
+    pub(super) fn within_budgets(&self, pending: &Pending<'_>, estimate: &Estimate) -> Result<(), Reason> {
         let slo = &pending.request.needs.slo;
         if let Some(remaining) = pending.remaining(self.now)
             && estimate.first_token > remaining
@@ -254,7 +280,7 @@ impl Scene<'_> {
 }
 
 /// Whether this is a variant that the request asks for.
-fn wanted(pending: &Pending<'_>, variant: &Variant) -> Result<(), Reason> {
+pub(super) fn wanted(pending: &Pending<'_>, variant: &Variant) -> Result<(), Reason> {
     let request = pending.request;
     if request.pinned.as_ref().is_some_and(|pinned| *pinned != variant.id) {
         return Err(Reason::NotPinned);
@@ -269,31 +295,23 @@ fn wanted(pending: &Pending<'_>, variant: &Variant) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whether the replica is what its name says, as far as both sides know.
-fn same_weights(variant: &Variant, replica: &ReplicaReport) -> Result<(), Reason> {
-    match (&variant.weights_sha256, &replica.weights_sha256) {
-        (Some(wanted), Some(has)) if !wanted.eq_ignore_ascii_case(has) => Err(Reason::Weights),
-        _ => Ok(()),
+/// Whether the replica is what its name says, as far as both sides know, and can execute such a request at all.
+pub(super) fn fit(request: &LlmRequest, variant: &Variant, replica: &ReplicaReport) -> Result<(), Reason> {
+    if !variant.may_weigh(replica.weights_sha256.as_deref()) {
+        return Err(Reason::Weights);
     }
+    serves(request, replica)
 }
 
-/// Whether the replica can execute such a request at all.
 fn serves(request: &LlmRequest, replica: &ReplicaReport) -> Result<(), Reason> {
     // The prompt's length is an estimate, and text of long common words has half the tokens that it gives: only what is surely
     // too long is rejected here, the executor counts exactly.
-    if request.prompt.0 / 2 >= replica.context.0 {
+    // Of texts for vectors each must fit by itself, which only the executor knows.
+    if !request.features.embeddings && request.prompt.0 / 2 >= replica.context.0 {
         return Err(Reason::Context { wanted: request.prompt + Tokens(1), context: replica.context });
     }
-    let features = request.features;
-    for (asked, name) in [
-        (features.constrained, "response_format"),
-        (features.many, "n"),
-        (features.logprobs, "logprobs"),
-        (features.tools, "tools"),
-    ] {
-        if asked && !replica.capabilities.iter().any(|has| has == name) {
-            return Err(Reason::Capability(name.to_owned()));
-        }
+    if let Some(lacking) = request.features.lacks(&replica.capabilities) {
+        return Err(Reason::Capability(lacking.name().to_owned()));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A little fleet around one ingress, for tests that read like stories.
 
-use super::{Action, Assessment, DispatchEvent, DispatchPolicy, Pending, Scene};
+use super::{Action, Assessment, DispatchEvent, DispatchPolicy, Pending, Scene, SplitRules};
 use crate::fleet::{
     Costs, FleetDelta, FleetView, Hop, Load, NodeState, PathReport, Profile, ProfileSource, ReplicaReport, ReplicaState, Tier,
 };
@@ -66,11 +66,13 @@ pub(crate) fn replica(with: &str, decode: f64) -> ReplicaReport {
     ReplicaReport {
         variant: variant(with),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, queue_max: 8, ..Load::default() },
         memory: Bytes(1_000),
         context: Tokens(2048),
         weights_sha256: None,
+        layers: None,
         capabilities: Vec::new(),
         profile: Some(Profile {
             prompt: rate(decode * 10.0),
@@ -136,7 +138,8 @@ impl Story {
 
     /// The offload plan allows it.
     pub(crate) fn granted(mut self, name: &str, with: &str) -> Self {
-        let target = Target { node: node(name), variant: variant(with), share: Fraction::default(), open_max: 4 };
+        let target =
+            Target { node: node(name), variant: variant(with), share: Fraction::default(), open_max: 4, stages: Vec::new() };
         self.grant.targets.entry(assistant()).or_default().push(target);
         self
     }
@@ -164,6 +167,7 @@ impl Story {
             suspects: &self.suspects,
             open: &self.open,
             stale_after: Micros::from_secs(15),
+            splits: SplitRules::default(),
             degraded: false,
             seed: 0,
         }

@@ -3,13 +3,15 @@
 //! Idea: grant widely and let dispatch choose with fresh facts. Candidates are ordered by the predicted time of a typical
 //! request from the edge. Places are given first to the best of the edge's own site (the only ones that residency `site` and a
 //! lost uplink leave), then to the best of each variant (so that any wished quality can be met), then to the rest of the site,
-//! then to the fastest. Wins in fleets where eight choices hold a good one for everybody, which is nearly always. Loses when many
+//! then to the fastest. Splits come after whole candidates and take a place from the least of them only where they can matter;
+//! [`chains`] says when. Wins in fleets where eight choices hold a good one for everybody, which is nearly always. Loses when many
 //! edges are granted the same few fast nodes: shares are equal and nobody coordinates, only the bounds limit the herd. The
 //! baseline that later policies must beat.
 
+use super::chains::{Chain, Whole, chains, settled};
 use super::{OffloadPolicy, Scene, path};
 use crate::estimate::predict;
-use crate::fleet::{NodeState, ReplicaReport, ReplicaState};
+use crate::fleet::{Hop, NodeState, ReplicaReport, ReplicaState};
 use crate::ids::{NodeId, RequestId, VariantId};
 use crate::plan::{OffloadRow, PlacementRow, Target};
 use crate::policy::{Budget, Parts};
@@ -49,8 +51,9 @@ impl Parts for AllWithReplica {
 impl OffloadPolicy for AllWithReplica {
     fn round(config: &Config, (): &mut (), scene: &Scene<'_>, held: &[OffloadRow], budget: &mut Budget) -> Vec<OffloadRow> {
         let row = |service| {
-            let looked = candidates(config, scene, service, budget);
-            let targets = looked.map_or_else(|| still_good(scene, service, held), |looked| granted(scene, looked));
+            let looked = look(config, scene, service, budget);
+            let targets = looked
+                .map_or_else(|| still_good(scene, service, held), |looked| granted(scene, looked, of(scene, service, held)));
             (!targets.is_empty()).then(|| OffloadRow { edge: scene.edge.clone(), service: service.id.clone(), targets })
         };
         scene.catalogue.iter().filter_map(row).collect()
@@ -64,6 +67,8 @@ struct Candidate<'a> {
     slots: u32,
     /// Predicted time of the typical request; absent where the speed is not measured yet.
     time: Option<Micros>,
+    /// Whether the edge reaches it without the hub.
+    direct: bool,
 }
 
 impl Candidate<'_> {
@@ -73,16 +78,38 @@ impl Candidate<'_> {
     }
 }
 
-/// All candidates of a service, best first; absent when the budget ran out before all were looked at.
-fn candidates<'a>(config: &Config, scene: &Scene<'a>, service: &'a Service, budget: &mut Budget) -> Option<Vec<Candidate<'a>>> {
+/// Everything that could be granted of a service.
+struct Looked<'a> {
+    /// Best first.
+    whole: Vec<Candidate<'a>>,
+    /// Those that can matter, most needed first.
+    splits: Vec<Chain<'a>>,
+}
+
+/// Looks at all candidates of a service; absent when the budget ran out before.
+fn look<'a>(config: &Config, scene: &Scene<'a>, service: &'a Service, budget: &mut Budget) -> Option<Looked<'a>> {
     let typical = typical(config, service);
+    let whole = candidates(&typical, scene, service, budget)?;
+    let beside = |one: &Candidate<'a>| Whole { node: one.node, variant: &one.variant.id, time: one.time, direct: one.direct };
+    let beside: Vec<_> = whole.iter().map(beside).collect();
+    let splits = chains(scene, &typical, service, &beside, budget)?;
+    Some(Looked { whole, splits })
+}
+
+/// All whole candidates of a service, best first; absent when the budget ran out before all were looked at.
+fn candidates<'a>(
+    typical: &LlmRequest,
+    scene: &Scene<'a>,
+    service: &'a Service,
+    budget: &mut Budget,
+) -> Option<Vec<Candidate<'a>>> {
     let mut found = Vec::new();
     for variant in &service.variants {
         for node in scene.view.holders(&variant.id).filter(|node| *node != scene.edge) {
             if !budget.spend(1) {
                 return None;
             }
-            found.extend(candidate(scene, &typical, node, variant));
+            found.extend(candidate(scene, typical, node, variant));
         }
     }
     found.sort_by(|a, b| a.rank().cmp(&b.rank()));
@@ -90,16 +117,16 @@ fn candidates<'a>(config: &Config, scene: &Scene<'a>, service: &'a Service, budg
 }
 
 fn candidate<'a>(scene: &Scene<'a>, typical: &LlmRequest, node: &'a NodeId, variant: &'a Variant) -> Option<Candidate<'a>> {
-    let replica = usable(scene, node, &variant.id)?;
-    let path = path::between(scene, node)?;
+    let replica = usable(scene, node, &variant.id).filter(|replica| replica.serves_whole())?;
+    let path = path::between(scene, scene.edge, node)?;
     let costs = &scene.view.node(node)?.costs;
     let time =
         replica.profile.as_ref().map(|profile| predict(typical, profile, &replica.load, &path, costs, variant.quality).total);
-    Some(Candidate { node, variant, slots: replica.load.slots, time })
+    Some(Candidate { node, variant, slots: replica.load.slots, time, direct: path.hop != Hop::Relay })
 }
 
 /// The replica, if it may be granted at all.
-fn usable<'a>(scene: &Scene<'a>, node: &NodeId, variant: &VariantId) -> Option<&'a ReplicaReport> {
+pub(super) fn usable<'a>(scene: &Scene<'a>, node: &NodeId, variant: &VariantId) -> Option<&'a ReplicaReport> {
     let entry = scene.view.node(node).filter(|entry| entry.state == NodeState::Online)?;
     let replica = entry.replicas.get(variant).filter(|replica| replica.age(scene.now) <= scene.stale_after)?;
     let serves = replica.value.state == ReplicaState::Ready && replica.value.load.slots > 0;
@@ -112,21 +139,30 @@ fn placed(scene: &Scene<'_>, node: &NodeId, variant: &VariantId) -> bool {
 }
 
 /// The targets to grant out of these candidates, which come best first.
-fn granted(scene: &Scene<'_>, candidates: Vec<Candidate<'_>>) -> Vec<Target> {
-    let chosen = choose(scene, &candidates);
-    let share = equal_share(chosen.len());
-    let kept = candidates.into_iter().enumerate().filter(|(place, _)| chosen.contains(place));
-    kept.map(|(_, candidate)| Target {
+fn granted(scene: &Scene<'_>, looked: Looked<'_>, held: &[Target]) -> Vec<Target> {
+    let Looked { whole, splits } = looked;
+    let chosen = choose(scene, &whole, OffloadRow::TARGETS_MAX.saturating_sub(splits.len()));
+    let share = equal_share(chosen.len() + splits.len());
+    let kept = whole.into_iter().enumerate().filter(|(place, _)| chosen.contains(place));
+    let whole = kept.map(|(_, candidate)| Target {
         node: candidate.node.clone(),
         variant: candidate.variant.id.clone(),
         share,
         open_max: open_max(candidate.slots),
-    })
-    .collect()
+        stages: Vec::new(),
+    });
+    let splits = splits.into_iter().map(|chain| Target {
+        node: chain.first.clone(),
+        variant: chain.variant.id.clone(),
+        share,
+        open_max: open_max(chain.slots),
+        stages: settled(chain.stages, held),
+    });
+    whole.chain(splits).collect()
 }
 
-/// Places of the candidates to keep, at most [`OffloadRow::TARGETS_MAX`].
-fn choose(scene: &Scene<'_>, candidates: &[Candidate<'_>]) -> BTreeSet<usize> {
+/// Places of the candidates to keep, at most `most`.
+fn choose(scene: &Scene<'_>, candidates: &[Candidate<'_>], most: usize) -> BTreeSet<usize> {
     let site = scene.edge.site();
     let near = || (0..candidates.len()).filter(|place| site.contains(candidates[*place].node));
     let mut order: Vec<usize> = near().take(1).collect();
@@ -143,22 +179,31 @@ fn choose(scene: &Scene<'_>, candidates: &[Candidate<'_>]) -> BTreeSet<usize> {
 
     let mut chosen = BTreeSet::new();
     for place in order {
-        if chosen.len() < OffloadRow::TARGETS_MAX {
+        if chosen.len() < most {
             chosen.insert(place);
         }
     }
     chosen
 }
 
+/// The held targets of a service.
+fn of<'h>(scene: &Scene<'_>, service: &Service, held: &'h [OffloadRow]) -> &'h [Target] {
+    let row = held.iter().find(|row| row.edge == *scene.edge && row.service == service.id);
+    row.map_or(&[], |row| &row.targets)
+}
+
 /// Held targets of a service that could not be looked at again, without those that have become unusable.
 fn still_good(scene: &Scene<'_>, service: &Service, held: &[OffloadRow]) -> Vec<Target> {
-    let row = held.iter().find(|row| row.edge == *scene.edge && row.service == service.id);
+    let replica = |node: &NodeId, target: &Target| usable(scene, node, &target.variant);
+    let whole =
+        |target: &Target| target.node != *scene.edge && replica(&target.node, target).is_some_and(ReplicaReport::serves_whole);
     let good = |target: &&Target| {
-        target.node != *scene.edge
-            && service.variants.iter().any(|variant| variant.id == target.variant)
-            && usable(scene, &target.node, &target.variant).is_some()
+        let mut stages = target.stages.iter();
+        service.variants.iter().any(|variant| variant.id == target.variant)
+            && (!target.stages.is_empty() || whole(target))
+            && stages.all(|stage| replica(&stage.node, target).is_some_and(|replica| replica.serves_layers(stage.layers)))
     };
-    row.into_iter().flat_map(|row| &row.targets).filter(good).take(OffloadRow::TARGETS_MAX).cloned().collect()
+    of(scene, service, held).iter().filter(good).take(OffloadRow::TARGETS_MAX).cloned().collect()
 }
 
 /// Most requests of one edge that may be open at a replica: its slots, and a quarter more, at least one, that travel or wait
@@ -194,7 +239,7 @@ fn typical(config: &Config, service: &Service) -> LlmRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{FleetDelta, Hop, PathReport, Tier};
+    use crate::fleet::{FleetDelta, PathReport, Tier};
     use crate::policy::dispatch::story::{LARGE, ME, SMALL, Story, catalogue, node, replica};
 
     /// The hub's view of an edge and others: all paths are direct to the hub.

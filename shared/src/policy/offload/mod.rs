@@ -2,6 +2,9 @@
 //! an edge, by the hub, or by the edge itself while cut off.
 
 pub mod all_with_replica;
+mod chains;
+#[cfg(test)]
+mod chains_tests;
 mod path;
 
 pub use all_with_replica::AllWithReplica;

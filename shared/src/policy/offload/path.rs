@@ -1,4 +1,4 @@
-//! How an edge would reach another node, as far as whoever decides for the edge can know.
+//! How one node would reach another, as far as whoever decides for an edge can know.
 
 use super::Scene;
 use crate::fleet::{Hop, NodeView, PathReport};
@@ -9,33 +9,42 @@ use crate::units::{ByteRate, Micros};
 /// unmeasured is not preferred to the measured.
 const RTT_UNKNOWN: Micros = Micros::from_millis(100);
 
-/// The path from the scene's edge to `node`: between the two, if one of them reports it; else through the hub.
+/// The path from `from` to `to`: between the two, if one of them reports it; else through the hub, if it is the hub that decides.
 #[must_use]
-pub(super) fn between(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
-    let path = if scene.me == scene.edge { own(scene, node) } else { direct(scene, node).or_else(|| relayed(scene, node)) };
+pub(super) fn between(scene: &Scene<'_>, from: &NodeId, to: &NodeId) -> Option<PathReport> {
+    let deciding = |node: &NodeId| node == scene.me && node == scene.edge;
+    let path = if deciding(from) {
+        own(scene, to)
+    } else if deciding(to) {
+        own(scene, from).map(PathReport::reversed)
+    } else if deciding(scene.edge) && scene.view.node(scene.me).is_some() {
+        // An agent that is cut off: what it reaches itself makes no way between two others.
+        direct(scene, from, to)
+    } else {
+        direct(scene, from, to).or_else(|| relayed(scene, from, to))
+    };
     path.map(|path| PathReport { rtt: path.rtt.or(Some(RTT_UNKNOWN)), ..path })
 }
 
-/// The edge itself decides, and knows its paths.
+/// Who decides knows its own paths.
 fn own(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
     fresh(scene, scene.view.node(node)?)
 }
 
-/// As the edge reports it, or, seen from the other end, the node.
-fn direct(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
+/// As one end reports it, or, seen from there, the other.
+fn direct(scene: &Scene<'_>, from: &NodeId, to: &NodeId) -> Option<PathReport> {
     let reported = |from: &NodeId, to: &NodeId| {
         let entry = scene.view.node(from)?;
         let fresh = entry.reported.is_some_and(|at| scene.now.since(at) <= scene.stale_after);
         entry.peers.get(to).filter(|_| fresh).cloned()
     };
-    let reversed = |path: PathReport| PathReport { rate_out: path.rate_in, rate_in: path.rate_out, ..path };
-    reported(scene.edge, node).or_else(|| reported(node, scene.edge).map(reversed))
+    reported(from, to).or_else(|| reported(to, from).map(PathReport::reversed))
 }
 
 /// Up one uplink and down another; the hub's paths to both are theirs seen from the other end.
-fn relayed(scene: &Scene<'_>, node: &NodeId) -> Option<PathReport> {
-    let up = fresh(scene, scene.view.node(scene.edge)?)?;
-    let down = fresh(scene, scene.view.node(node)?)?;
+fn relayed(scene: &Scene<'_>, from: &NodeId, to: &NodeId) -> Option<PathReport> {
+    let up = own(scene, from)?;
+    let down = own(scene, to)?;
     let rtt = |path: &PathReport| path.rtt.unwrap_or(RTT_UNKNOWN);
     Some(PathReport {
         hop: Hop::Relay,

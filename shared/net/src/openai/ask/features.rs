@@ -21,17 +21,38 @@ pub(super) struct Asked {
     pub(super) passthrough: Option<String>,
 }
 
-pub(super) fn read(kind: PromptKind, members: &Members<'_>, tool_calls: bool) -> Result<Asked, ApiError> {
-    unserved(members)?;
+pub(super) fn read(kind: PromptKind, members: &Members<'_>, tool_calls: bool, images: u32) -> Result<Asked, ApiError> {
     let mut passed = Passed::default();
+    if kind == PromptKind::Embedding {
+        return vectors(members, passed);
+    }
+    unserved(members)?;
     let features = Features {
         constrained: constrained(members, &mut passed)?,
         many: many(members, &mut passed)?,
         logprobs: logprobs(kind, members, &mut passed)?,
         tools: kind == PromptKind::Chat && tools(members, tool_calls, &mut passed)?,
+        vision: images > 0,
         ..Features::default()
     };
+    if images > 0 {
+        passed.take(members, "messages");
+    }
     Ok(Asked { features, passthrough: passed.text() })
+}
+
+/// Most numbers of a vector that a client may wish for: none has more.
+const DIMENSIONS_MAX: i64 = 1_000_000;
+
+/// What can be asked of vectors: how they are written, and how long they are.
+fn vectors<'a>(members: &Members<'a>, mut passed: Passed<'a>) -> Result<Asked, ApiError> {
+    if !matches!(members.string("encoding_format")?.as_deref(), None | Some("float" | "base64")) {
+        return Err(members.wrong("encoding_format", "`float` or `base64`"));
+    }
+    members.integer("dimensions", 1, DIMENSIONS_MAX)?;
+    passed.take(members, "encoding_format");
+    passed.take(members, "dimensions");
+    Ok(Asked { features: Features { embeddings: true, ..Features::default() }, passthrough: passed.text() })
 }
 
 /// Members to hand on verbatim.
@@ -100,7 +121,7 @@ fn many<'a>(members: &Members<'a>, passed: &mut Passed<'a>) -> Result<bool, ApiE
 fn logprobs<'a>(kind: PromptKind, members: &Members<'a>, passed: &mut Passed<'a>) -> Result<bool, ApiError> {
     let wanted = match kind {
         PromptKind::Chat => members.boolean("logprobs")?.unwrap_or(false),
-        PromptKind::Completion => members.integer("logprobs", 0, LOGPROBS_MAX)?.is_some(),
+        PromptKind::Completion | PromptKind::Embedding => members.integer("logprobs", 0, LOGPROBS_MAX)?.is_some(),
     };
     let top = members.integer("top_logprobs", 0, TOP_LOGPROBS_MAX)?;
     if top.is_some_and(|top| top > 0) && !wanted {

@@ -45,7 +45,7 @@ pub(super) fn read(
         members.string("model")?.ok_or_else(|| members.wrong("model", "the name of a model: GET /v1/models lists them"))?;
     let (service, pinned) = resolve(catalogue, &model)?;
     let text = text::read(kind, &members)?;
-    let asked = features::read(kind, &members, text.tool_calls)?;
+    let asked = features::read(kind, &members, text.tool_calls, text.images)?;
     let wishes = needs::read(&members, headers)?;
     let context_max = context_max(service, pinned.as_ref());
     let drawn = sampling::read(kind, &members, context_max, chance.seed, wishes.repetition_penalty)?;
@@ -54,7 +54,11 @@ pub(super) fn read(
     features.stop = !drawn.sampling.stop.is_empty();
     features.unseeded = drawn.unseeded;
     let (stream, include_usage) = streaming(&members)?;
-    let output_max = Tokens(drawn.sampling.max_tokens);
+    let vectors = kind == PromptKind::Embedding;
+    if vectors && stream {
+        return Err(members.wrong("stream", "it left out: vectors come at once"));
+    }
+    let output_max = if vectors { Tokens(0) } else { Tokens(drawn.sampling.max_tokens) };
     let body = Body { prompt: text.prompt, sampling: drawn.sampling, passthrough: asked.passthrough, resume: Vec::new() };
     let request = LlmRequest {
         id: chance.id,
@@ -103,8 +107,8 @@ fn streaming(members: &Members<'_>) -> Result<(bool, bool), ApiError> {
 
 /// The size that would travel. It may exceed what came in: tool calls travel as text and verbatim.
 fn size(body: &Body) -> Result<Bytes, ApiError> {
-    match body.encode() {
-        Ok(bytes) => Ok(Bytes(u64::try_from(bytes.len()).unwrap_or(u64::MAX))),
+    match body.encoded_len() {
+        Ok(bytes) => Ok(Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))),
         Err(_) => Err(too_large(shared::wire::body::BODY_BYTES_MAX)),
     }
 }

@@ -92,7 +92,7 @@ fn messages_are_text_in_known_roles() {
     let call = chat(json!({"messages": [{"role": "developer", "content": parts}]})).expect("good");
     let Prompt::Chat(messages) = &call.ask.body.prompt else { panic!("a chat") };
     assert_eq!((messages[0].role.as_str(), messages[0].content.as_str()), ("system", "a\nb"));
-    let image = json!([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]);
+    let image = json!([{"type": "text", "text": "a"}, {"type": "input_audio", "input_audio": {"data": "x"}}]);
     for (messages, at) in [
         (json!([]), "messages"),
         (json!("hi"), "messages"),
@@ -355,5 +355,43 @@ fn no_error_repeats_the_text() {
     ] {
         let error = read_with(PromptKind::Chat, &body, &[]).expect_err("refused");
         assert!(!error.to_string().contains(canary) && !error.param.as_deref().unwrap_or("").contains(canary), "{error}");
+    }
+}
+
+#[test]
+fn pictures_travel_with_their_messages_and_are_reckoned_with() {
+    let picture = |url: Value| json!([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": url}}]);
+    let body = |content: Value| json!({"model": "assistant", "messages": [{"role": "user", "content": content}]});
+    let plain = read_with(PromptKind::Chat, &body(json!("a")), &[]).expect("good");
+    let call = read_with(PromptKind::Chat, &body(picture(json!("data:image/png;base64,AA"))), &[]).expect("good");
+    assert!(call.ask.request.features.vision && !plain.ask.request.features.vision);
+    assert!(call.ask.request.prompt.0 > plain.ask.request.prompt.0 + 500);
+    let passed = call.ask.body.passthrough.expect("messages as they were written");
+    assert!(passed.contains("data:image/png;base64,AA"), "{passed}");
+    for bad in [json!(""), json!(7), json!(null)] {
+        let error = read_with(PromptKind::Chat, &body(picture(bad)), &[]).expect_err("no address");
+        assert_eq!(error.param.as_deref(), Some("messages[0].content[1].image_url.url"));
+    }
+}
+
+#[test]
+fn calls_for_vectors_are_read() {
+    let read = |more: Value| read_with(PromptKind::Embedding, &merged(json!({"model": "assistant", "input": "a"}), more), &[]);
+    let call = read(json!({"input": ["a", "b"], "dimensions": 8, "encoding_format": "base64", "user": "me"})).expect("good");
+    assert!(matches!(&call.ask.body.prompt, Prompt::Inputs(texts) if texts == &["a", "b"]));
+    assert_eq!(call.ask.body.passthrough.as_deref(), Some(r#"{"dimensions":8,"encoding_format":"base64"}"#));
+    assert!(call.ask.request.features.embeddings && call.ask.request.output_max == Tokens(0));
+    for (more, parameter) in [
+        (json!({"input": []}), "input"),
+        (json!({"input": ""}), "input"),
+        (json!({"input": [1, 2]}), "input"),
+        (json!({"input": ["a", ""]}), "input"),
+        (json!({"input": null}), "input"),
+        (json!({"encoding_format": "hex"}), "encoding_format"),
+        (json!({"dimensions": 0}), "dimensions"),
+        (json!({"stream": true}), "stream"),
+        (json!({"tidegate": {"residence": "site"}}), "tidegate.residence"),
+    ] {
+        assert_eq!(read(more.clone()).expect_err("refused").param.as_deref(), Some(parameter), "{more}");
     }
 }

@@ -1,10 +1,13 @@
 //! Stories of one request core: no fleet, no network, a clock that is a number.
 
+mod split;
+
 use shared::fleet::{
     Costs, FleetDelta, Hop, Load, NodeState, PathReport, Profile, ProfileSource, ReplicaReport, ReplicaState, Tier,
 };
 use shared::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use shared::plan::{AllocationRow, DispatchSetting, Failure, Finish, Grant, Outcome, Reason, Record, Target, Usage, Verdict};
+use shared::policy::dispatch::SplitRules;
 use shared::request::{AttemptEvent, CoreConfig, Effect, Event, RequestCore, limits};
 use shared::units::{Bytes, Fraction, Micros, Moment, Quality, TokenRate, Tokens};
 use shared::work::{Catalogue, EngineKind, ExecHeader, Features, LlmRequest, Needs, PromptKind, Residency, Service, Variant};
@@ -21,11 +24,13 @@ fn replica(slots: u32, rate: f64) -> ReplicaReport {
     ReplicaReport {
         variant: variant(),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots, queue_max: 4, ..Load::default() },
         memory: Bytes(1),
         context: Tokens(4096),
         weights_sha256: None,
+        layers: None,
         capabilities: vec![],
         profile: Some(Profile {
             prompt: TokenRate::new(10.0 * rate).expect("rate"),
@@ -71,6 +76,7 @@ impl Story {
             dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
             seed: 1,
             stale_after: Micros::from_secs(15),
+            splits: SplitRules::default(),
         };
         let mut story = Self { core: RequestCore::new(config).expect("policy"), now: Moment(0), effects: vec![] };
         let served = Variant {
@@ -94,7 +100,13 @@ impl Story {
             story.fleet(FleetDelta::State { node: node.clone(), state: NodeState::Online });
             story.fleet(FleetDelta::Path { node: node.clone(), path: PathReport::with_rtt(hop, Micros::from_millis(20)) });
             story.fleet(FleetDelta::Replicas { node: node.clone(), replicas: vec![replica(2, rate)], age: Micros::ZERO });
-            targets.push(Target { node, variant: variant(), share: Fraction::new(0.5).expect("share"), open_max: 8 });
+            targets.push(Target {
+                node,
+                variant: variant(),
+                share: Fraction::new(0.5).expect("share"),
+                open_max: 8,
+                stages: Vec::new(),
+            });
         }
         story.tell(Event::Granted(Grant { targets: [(id, targets)].into(), ..Grant::default() }));
         story
@@ -271,11 +283,11 @@ fn slots_and_queue_are_bounded_and_free_up() {
     assert_eq!((load.active, load.queued), (1, 4));
     story.tell(Event::Allocated(vec![AllocationRow { variant: variant(), slots: 1, queue_max: 4 }]));
     // An offer beyond the queue is refused with the load beside it, so that the sender learns.
-    let attempt = AttemptId { request: RequestId(9), number: 0 };
+    let attempt = AttemptId::new(RequestId(9), 0);
     let header = ExecHeader::new(&request(9), attempt, node("s/peer"), node("s/edge"), variant());
     story.tell(Event::Offered { from: node("s/peer"), header });
     assert!(matches!(story.effects[..], [Effect::Refuse(_, Reason::Busy, Some(_))]), "{:?}", story.effects);
-    let first = AttemptId { request: RequestId(1), number: 0 };
+    let first = AttemptId::new(RequestId(1), 0);
     story.tell(Event::ClientGone(RequestId(1)));
     assert!(story.effects.contains(&Effect::Abort(first)));
     assert!(!story.effects.iter().any(|effect| matches!(effect, Effect::Run(_))), "the slot is busy until the engine says so");
@@ -369,7 +381,7 @@ fn an_executor_refuses_what_breaks_residency_or_is_not_for_it() {
     let mut story = Story::new(1.0, 1.0, 1.0);
     let mut asked = request(1);
     asked.needs.residency = Residency::Site;
-    let attempt = AttemptId { request: RequestId(1), number: 0 };
+    let attempt = AttemptId::new(RequestId(1), 0);
     let foreign = ExecHeader::new(&asked, attempt, node("other/edge"), node("s/edge"), variant());
     story.tell(Event::Offered { from: node("other/edge"), header: foreign });
     assert!(matches!(story.effects[..], [Effect::Refuse(_, Reason::Residency, _)]));
