@@ -10,20 +10,17 @@ mod fleet;
 mod page;
 #[path = "kit/process.rs"]
 mod process;
-#[path = "kit/report.rs"]
-#[expect(dead_code, reason = "this benchmark uses a part of it")]
-mod report;
 
 use fleet::{Hub, run};
 use page::{metric, page};
 use process::{Program, free, ours, resident, spent, theirs};
-use report::{Bound, Report, Spread, number};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tests::report::{Bound, Report, Spread, number};
 
 /// How long a program may take until it answers.
 const UP_WITHIN: Duration = Duration::from_secs(30);

@@ -6,21 +6,18 @@
 mod canned;
 #[path = "kit/process.rs"]
 mod process;
-#[path = "kit/report.rs"]
-#[expect(dead_code, reason = "this benchmark uses a part of it")]
-mod report;
 #[path = "kit/wire.rs"]
 mod wire;
 
 use canned::Canned;
 use process::{Program, free, ours, resident, spent, theirs};
-use report::{Bound, Report, Spread, number, option};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+use tests::report::{Bound, Report, Spread, number, option};
 use tokio::runtime::Runtime;
 use wire::{Run, Took, chat, load};
 

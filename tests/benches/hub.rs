@@ -9,8 +9,6 @@ mod fleet;
 mod page;
 #[path = "kit/process.rs"]
 mod process;
-#[path = "kit/report.rs"]
-mod report;
 #[path = "kit/stream.rs"]
 mod stream;
 
@@ -20,7 +18,6 @@ use edge_node::io::store::Member;
 use fleet::Hub;
 use page::{metric, page};
 use process::{Program, free, resident, spent, theirs};
-use report::{Bound, Report, Spread, number};
 use shared::wire::JoinToken;
 use shared_net::join::{Joined, join};
 use shared_net::tls::{CertClock, Identity};
@@ -29,6 +26,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use stream::{Listener, Publishers};
+use tests::report::{Bound, Report, Spread, number};
 use tokio::task::JoinSet;
 
 /// Nodes that publish in the comparison with Mosquitto.

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, OwnedPermit};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 /// A client whose request is not over.
@@ -34,8 +34,6 @@ struct Client {
     last: Option<OwnedPermit<Answer>>,
     /// Ids of the tokens that it has, for continuing elsewhere.
     delivered: Vec<u32>,
-    /// Ends the task that watches whether the client is there.
-    _watch: DropGuard,
 }
 
 /// An attempt of a client's request that is on its way.
@@ -93,20 +91,20 @@ impl Hands {
         }
     }
 
-    /// A client asks: from now on its answers have a way, and its going away is noticed.
+    /// A client asks: from now on its answers have a way.
     pub(super) fn client_asks(&mut self, request: &LlmRequest, body: Arc<Body>, answers: mpsc::Sender<Answer>) {
-        let over = CancellationToken::new();
-        let (handle, watched, ended, id) = (self.handle.clone(), answers.clone(), over.clone(), request.id);
-        self.tasks.spawn("client watch", async move {
-            tokio::select! {
-                biased;
-                () = ended.cancelled() => {}
-                () = watched.closed() => drop(handle.tell_core(Event::ClientGone(id)).await),
-            }
-        });
         let last = answers.clone().try_reserve_owned().ok();
-        let client = Client { body, answers, last, delivered: Vec::new(), _watch: over.drop_guard() };
-        self.clients.insert(id, client);
+        self.clients.insert(request.id, Client { body, answers, last, delivered: Vec::new() });
+    }
+
+    /// Whether anybody waits for an answer.
+    pub(super) fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// Clients that went away before their request was over.
+    pub(super) fn gone(&self) -> Vec<RequestId> {
+        self.clients.iter().filter(|(_, client)| client.answers.is_closed()).map(|(request, _)| *request).collect()
     }
 
     /// Another ingress offers an attempt. Says whether the core shall judge it: a second offer of one that is here would be

@@ -23,6 +23,7 @@ use crate::probe::machine::Probe;
 use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
+use shared::units::Moment;
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
 use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
 use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
@@ -186,7 +187,7 @@ impl Running {
             meters_of,
             ring.clone(),
         );
-        let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
+        let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture, clients_at: Moment::default() };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
         // The inbox of a driver that just began has room.
         drop(handle.tell(AgentEvent::Spooled(spooled)).await);
