@@ -5,6 +5,7 @@ use super::execute::Engines;
 use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
+use super::spool::Spool;
 use super::stage::Reach;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
@@ -51,6 +52,7 @@ pub(super) struct Hands {
     pub(super) broker: mqtt::Broker,
     pub(super) store: Store,
     pub(super) meters: Arc<Meters>,
+    spool: Spool,
     pub(super) ring: KeyRing,
     clients: BTreeMap<RequestId, Client>,
     attempts: BTreeMap<AttemptId, Attempt>,
@@ -67,7 +69,7 @@ impl Hands {
         links: Arc<Links>,
         network: Option<uplink::Network>,
         broker: mqtt::Broker,
-        store: Store,
+        (store, spool): (Store, Spool),
         meters: Arc<Meters>,
         ring: KeyRing,
     ) -> Self {
@@ -80,6 +82,7 @@ impl Hands {
             broker,
             store,
             meters,
+            spool,
             ring,
             clients: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -162,6 +165,12 @@ impl Hands {
                     self.meters.publication_dropped();
                 }
             }
+            AgentEffect::Quarantined(kind) => {
+                tracing::warn!(
+                    kind = kind.name(),
+                    "the broker closes the connection for it again and again: not published for a while"
+                );
+            }
             AgentEffect::DialPeer { node, addresses, order, hello } => {
                 if let Some(network) = &self.network {
                     peers::dial(&self.tasks, &self.handle, &self.links, network, (node, addresses, order), *hello);
@@ -175,6 +184,7 @@ impl Hands {
             AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),
             AgentEffect::Keys(keys) => self.ring.set(KeySource::Fleet, keys),
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
+            AgentEffect::Spool(change) => self.spool.change(change),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
         }
     }

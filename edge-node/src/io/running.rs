@@ -15,7 +15,7 @@ use super::offered::Host;
 use super::renewal::Renewal;
 use super::stage::Reach;
 use super::store::{self, Member, StoreError};
-use super::{peers, uplink};
+use super::{peers, spool, uplink};
 use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
@@ -169,6 +169,11 @@ impl Running {
         let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
+        let (spool, spooled) = spool::open(&folder, &tasks).map_err(|source| StoreError::File {
+            doing: "opening",
+            path: folder.join(spool::FILE),
+            source,
+        })?;
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
         let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
         let hands = Hands::new(
@@ -178,12 +183,14 @@ impl Running {
             links_of,
             network.clone(),
             broker,
-            store,
+            (store, spool.clone()),
             meters_of,
             ring.clone(),
         );
         let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture, clients_at: Moment::default() };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
+        // The inbox of a driver that just began has room.
+        drop(handle.tell(AgentEvent::Spooled(spooled)).await);
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
         tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
@@ -200,7 +207,7 @@ impl Running {
             );
         }
         let counters = Arc::new(FrontCounters::default());
-        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
+        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership, spool });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
         let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));

@@ -93,7 +93,7 @@ impl Member {
 /// # Errors
 /// [`StoreError::File`].
 pub fn forget(folder: &Path) -> Result<(), StoreError> {
-    for name in [MEMBER_FILE, AGENT_FILE, RECORDS_FILE, RECORDS_OLD_FILE, HTTP_FILE] {
+    for name in [MEMBER_FILE, AGENT_FILE, RECORDS_FILE, RECORDS_OLD_FILE, HTTP_FILE, super::spool::FILE] {
         let path = folder.join(name);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {

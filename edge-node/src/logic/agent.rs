@@ -6,7 +6,7 @@ use super::shares::Shares;
 use super::telemetry::{HEARTBEAT, Own, Reports};
 use super::uplink::Uplink;
 use super::view::View;
-use super::{AgentEffect, AgentEvent, NodeStatus, Persisted};
+use super::{AgentEffect, AgentEvent, NodeStatus, Persisted, UplinkStatus};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
@@ -139,6 +139,7 @@ impl Agent {
         if published && self.uplink.publishing().is_none() {
             self.reports.lost(now);
         }
+        out.extend(self.reports.spool_changes().into_iter().map(AgentEffect::Spool));
     }
 
     /// Says whether there may be something due beside the core.
@@ -162,6 +163,7 @@ impl Agent {
             }
             AgentEvent::Broker(number, event) => self.broker(now, number, event, out),
             AgentEvent::Peer(node, event) => self.peer(now, &node, event, out),
+            AgentEvent::Spooled(records) => self.reports.restore(now, records),
             AgentEvent::Replicas(replicas) => {
                 if self.shares.engines(&replicas) {
                     self.peers.replicas_changed();
@@ -237,7 +239,7 @@ impl Agent {
             degraded: self.degraded(),
             draining: self.view.drains() || self.stopping,
             certificate_expires_in: None,
-            uplink: self.uplink.status(now),
+            uplink: self.uplink_status(now),
             replicas: self.core.replicas(),
             services: self.core.catalogue().iter().map(|service| service.id.clone()).collect(),
             dispatch: self.core.policy().to_owned(),
@@ -245,8 +247,13 @@ impl Agent {
             targets: self.core.grant().targets.clone(),
             peers: self.peers.status(now),
             requests_open: self.core.requests_open(),
-            spool: self.reports.spool(),
+            spool: self.reports.spool(now),
         }
+    }
+
+    fn uplink_status(&self, now: Moment) -> UplinkStatus {
+        let (quarantined, publications_held) = self.reports.quarantined(now);
+        UplinkStatus { quarantined, publications_held, ..self.uplink.status(now) }
     }
 
     fn start(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
