@@ -51,6 +51,7 @@ fn agent(number: usize, seed: u64) -> Agent {
         peer_addresses: BTreeMap::new(),
         version: "story".to_owned(),
         dispatch: setting("min-latency"),
+        splits: shared::policy::dispatch::SplitRules::default(),
         allocation: setting("equal"),
         catalogue: Catalogue::default(),
         seed: mix(seed, u64::try_from(number).expect("small")),
