@@ -3,6 +3,7 @@
 //! What the hub decides (the node's name and site, labels of the token) is no configuration once the node has joined.
 
 use crate::exec::EngineConfig;
+pub use crate::net::{BadNet, Net};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
 use shared::ids::{NodeId, ServiceId};
@@ -16,10 +17,14 @@ use shared_net::host::LogSettings;
 use shared_net::openai::{BadFront, Exposure, FrontConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZero;
 use std::path::PathBuf;
 
 /// Start of the names of environment variables: `TIDEGATE_EDGE__HTTP__LISTEN` sets `http.listen`.
 pub const ENVIRONMENT_PREFIX: &str = "TIDEGATE_EDGE";
+
+/// Most threads that carry requests. More than this many would only wake each other up.
+pub const THREADS_MAX: usize = 256;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +46,8 @@ pub struct Config {
     pub quic: QuicSection,
     /// The hub.
     pub hub: HubSection,
+    /// Other agents of which more is known here than they say themselves, by name.
+    pub peers: BTreeMap<NodeId, PeerSection>,
     /// What executes requests here.
     pub engines: Vec<EngineConfig>,
     /// What clients can ask for, until a hub says so. Without any, everything that the engines serve is offered as the
@@ -48,6 +55,9 @@ pub struct Config {
     pub services: Vec<Service>,
     /// How the agent decides.
     pub policies: PolicySection,
+    /// Threads that carry requests to and fro. One carries thousands a second, and each with the least delay; more are for a server
+    /// that is a gateway to many. Models compute on threads of their own.
+    pub threads: NonZero<u32>,
     /// The log.
     pub log: LogSettings,
 }
@@ -63,9 +73,11 @@ impl Default for Config {
             http: HttpSection::default(),
             quic: QuicSection::default(),
             hub: HubSection::default(),
+            peers: BTreeMap::new(),
             engines: Vec::new(),
             services: Vec::new(),
             policies: PolicySection::default(),
+            threads: NonZero::<u32>::MIN,
             log: LogSettings::default(),
         }
     }
@@ -99,16 +111,25 @@ impl HttpSection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuicSection {
-    /// UDP address; port 0 takes a free one, and tells the hub which.
+    /// Address for UDP and TCP alike; port 0 takes a free one, and tells the hub which.
     pub listen: SocketAddr,
-    /// `host:port` under which other agents reach this one, where that is not an own address (behind NAT, say). Empty: the
-    /// address from which the machine reaches its hub, with the port of `listen`.
+    /// `host:port` under which other agents reach this one, where that is not an own address (behind NAT, say). Empty: the own
+    /// addresses, first the one from which the machine reaches its hub, with the port of `listen`.
     pub advertise: Vec<String>,
+    /// Where `advertise` is empty: networks whose own addresses are told, such as `10.0.0.0/8`. Empty: all.
+    pub include: Vec<Net>,
+    /// Where `advertise` is empty: networks whose own addresses are not told.
+    pub exclude: Vec<Net>,
 }
 
 impl Default for QuicSection {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), advertise: Vec::new() }
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            advertise: Vec::new(),
+            include: Vec::new(),
+            exclude: Vec::new(),
+        }
     }
 }
 
@@ -118,6 +139,14 @@ impl Default for QuicSection {
 pub struct HubSection {
     /// `host:port` of the hub's QUIC endpoint, where it is not the one of the join token. Empty: the token's.
     pub address: String,
+}
+
+/// What is known here of another agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PeerSection {
+    /// `host:port` where this node reaches it, in place of everything that it advertises: behind a NAT or a shaper, say.
+    pub address: Option<String>,
 }
 
 /// How the agent decides.
@@ -154,6 +183,9 @@ pub enum BadConfig {
     /// The front cannot start.
     #[error("`http.front`: {0}")]
     Front(#[from] BadFront),
+    /// No machine needs so many.
+    #[error("`threads`: want 1 to {THREADS_MAX}")]
+    Threads,
     /// Two engines serve the same.
     #[error("`engines`: `{0}` is served by two engines: give each a variant of its own")]
     EngineTwice(shared::ids::VariantId),
@@ -177,6 +209,9 @@ impl Config {
         Dispatcher::new(&self.policies.dispatch)?;
         Allocator::named(&self.policies.allocation.policy, self.policies.allocation.config.clone())?;
         self.http.front.validate()?;
+        if usize::try_from(self.threads.get()).map_or(true, |threads| threads > THREADS_MAX) {
+            return Err(BadConfig::Threads);
+        }
         let mut variants = BTreeSet::new();
         if let Some(twice) = self.engines.iter().find(|engine| !variants.insert(engine.variant())) {
             return Err(BadConfig::EngineTwice(twice.variant().clone()));
@@ -271,6 +306,10 @@ mod tests {
             prompt_per_million = 150000
             [http]
             listen = "127.0.0.1:0"
+            [quic]
+            include = ["10.0.0.0/8"]
+            [peers."eu/site/x"]
+            address = "192.0.2.7:7411"
             [[engines]]
             engine = "profiled"
             variant = "small"
@@ -306,6 +345,8 @@ mod tests {
     fn what_is_misspelt_or_cannot_work_is_named() {
         for (text, word) in [
             ("tier = \"clod\"", "`region`"),
+            ("[quic]\nexclude = [\"ten\"]", "ten"),
+            ("[peers.\"a/b\"]\nadress = \"x:1\"", "adress"),
             ("teir = \"cloud\"", "tier"),
             ("[http]\nlisten_on = \"127.0.0.1:1\"", "http.listen"),
             ("[costs]\nbusy_watts = 3", "busy_watts"),

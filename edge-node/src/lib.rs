@@ -16,6 +16,8 @@ pub mod exec;
 pub mod io;
 pub mod logic;
 #[cfg(feature = "io")]
+mod net;
+#[cfg(feature = "io")]
 pub mod pages;
 #[cfg(feature = "io")]
 pub mod probe;

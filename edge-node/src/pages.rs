@@ -33,7 +33,11 @@ pub fn status(status: &NodeStatus) -> String {
     lines.push(format!("dispatch  {}; {} requests open", status.dispatch, status.requests_open));
     lines.push(format!("services  {}", joined(status.services.iter())));
     let spool = &status.spool;
-    lines.push(format!("records   {} wait for the hub ({} bytes), {} dropped", spool.records, spool.bytes, spool.dropped));
+    let oldest = spool.oldest.map(|age| format!(", the oldest for {age}")).unwrap_or_default();
+    lines.push(format!(
+        "records   {} wait for the hub ({} of at most {} bytes{oldest}), {} dropped",
+        spool.records, spool.bytes, spool.bytes_max, spool.dropped
+    ));
     lines.extend(replicas(status));
     lines.extend(plans(status));
     lines.extend(peers(status));
@@ -69,6 +73,10 @@ fn uplink(status: &NodeStatus) -> String {
     }
     if uplink.state == "up" {
         text += if uplink.broker { ", broker connected" } else { ", broker not connected" };
+    }
+    if !uplink.quarantined.is_empty() {
+        let kinds: Vec<_> = uplink.quarantined.iter().map(|kind| kind.name()).collect();
+        text += &format!("; not published, because the broker closes the connection for it: {}", kinds.join(", "));
     }
     if let Some(why) = uplink.last_loss.as_ref().filter(|_| uplink.state != "up") {
         text += &format!(" (last loss: {why})");

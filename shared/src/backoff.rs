@@ -71,7 +71,6 @@ pub const fn mix(seed: u64, stream: u64) -> u64 {
 }
 
 /// A number of `mix` as a fraction below 1.
-#[expect(clippy::cast_possible_truncation, reason = "the upper half has 32 bits")]
 fn unit(bits: u64) -> f64 {
     f64::from((bits >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
 }

@@ -17,7 +17,7 @@ fn damaged_certificates_name_nobody_or_somebody_proper() {
     let (_, request) = new_key_and_request("bay/edge-1").expect("a request");
     let mut run = Run::new("certificates");
     while run.again() {
-        let mut bytes = if run.rounds % 2 == 0 { seed.clone() } else { request.clone() };
+        let mut bytes = if run.rounds.is_multiple_of(2) { seed.clone() } else { request.clone() };
         let end = bytes.len();
         run.damage(&mut bytes, end);
         let certificate = CertificateDer::from(bytes);

@@ -20,7 +20,7 @@ fn damaged_configurations_are_refused_with_a_sentence() {
         }
         fs::write(&path, &bytes).expect("written");
         let sources = Sources { file: Some(path.clone()), ..Sources::default() };
-        let said = if run.rounds % 2 == 0 {
+        let said = if run.rounds.is_multiple_of(2) {
             load::<edge_node::config::Config>(&sources)
                 .map(|loaded| drop(loaded.value.validate()))
                 .map_err(|error| error.to_string())

@@ -116,7 +116,7 @@ async fn damaged_answers_end_a_job_exactly_once() {
         "rates": {"prompt_per_s": 100.0, "decode_per_s": 10.0},
     });
     let config: UpstreamConfig = serde_json::from_value(config).expect("good");
-    let engine = Upstream::start(config).expect("starts");
+    let engine = Upstream::start(config, std::path::Path::new("unused")).expect("starts");
     assert!(ends(&engine, 0).await, "the undamaged answer is whole");
     let mut run = Run::new("an upstream's answers");
     while run.again() {

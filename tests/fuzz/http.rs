@@ -46,7 +46,7 @@ fn chat() -> Value {
     json!({
         "model": "small", "max_tokens": 3, "stream": false, "temperature": 0.5, "top_p": 0.9, "seed": 7, "n": 1, "stop": ["x"],
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "When?"}]}],
-        "tidegate": {"residency": "node", "deadline_ms": 5000, "priority": "normal"}, "metadata": {"a": "b"},
+        "tidegate": {"residency": "node", "deadline_ms": 5000, "priority": 5}, "metadata": {"a": "b"},
     })
 }
 
@@ -93,7 +93,7 @@ async fn raw(run: &mut Run, what: &str, address: SocketAddr, seeds: &[Vec<u8>]) 
         run.damage(&mut bytes, end);
         let answer = exchange(address, &bytes).await;
         check(what, &bytes, &answer);
-        if run.rounds % ROUNDS_PER_CHECK == 0 {
+        if run.rounds.is_multiple_of(ROUNDS_PER_CHECK) {
             let good = exchange(address, &seeds[0]).await;
             assert_eq!(status(&good), Some(200), "{what} after damage: {}", String::from_utf8_lossy(&good));
         }

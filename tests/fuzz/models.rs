@@ -5,7 +5,7 @@ use edge_node::exec::llm::{CacheForm, LlmConfig, load};
 use serde_json::json;
 use shared::wire::body::{Message, Prompt};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Most of the header of the reference files lies before this.
 const HEADER: usize = 16 * 1024;
@@ -23,7 +23,7 @@ fn config(path: &Path) -> LlmConfig {
 }
 
 /// A file that still loads must also run.
-fn try_out(path: &PathBuf) -> bool {
+fn try_out(path: &Path) -> bool {
     let Ok((model, texts)) = load(&config(path)) else { return false };
     let message = Message { role: "user".to_owned(), content: "tide <|im_end|> 123".to_owned() };
     for prompt in [Prompt::Plain("The tide  rises\n".to_owned()), Prompt::Chat(vec![message])] {

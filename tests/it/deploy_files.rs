@@ -19,6 +19,7 @@ fn the_example_configurations_can_be_used() {
     check("cloud-hub", "hub.toml");
     check("edge-node", "agent.toml");
     check("edge-node", "cloud-agent.toml");
+    check("edge-node", "llama-server.toml");
 }
 
 #[tokio::test(flavor = "multi_thread")]

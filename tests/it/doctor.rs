@@ -6,7 +6,7 @@ use scenarios::emulate::wait::until;
 use serde_json::Value;
 use shared::ids::NodeId;
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -145,6 +145,19 @@ async fn faults_of_an_agents_state_are_found() {
     ward.agent(&[]).healthy();
 }
 
+/// A way to `to` that carries TCP and nothing else, as long as the test runs.
+async fn tcp_only(to: SocketAddr) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let at = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let Ok(mut far) = tokio::net::TcpStream::connect(to).await else { continue };
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    at
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_an_agents_network_are_found() {
     let mut ward = Ward::new("").await;
@@ -160,9 +173,10 @@ async fn faults_of_an_agents_network_are_found() {
         "no address of this machine",
         "ip address",
     );
-    // TCP gets through, UDP does not.
-    let told = ward.agent(&["--set", &format!("hub.address={at}")]);
-    told.fails("hub", "UDP blocked", "let UDP");
+    // Something else answers there; the hub does, but only over TCP; nobody knows the name.
+    ward.agent(&["--set", &format!("hub.address={at}")]).fails("hub", "does not answer as the hub", "hub.address");
+    let narrow = tcp_only(ward.world.fleet.hub().quic()).await;
+    ward.agent(&["--set", &format!("hub.address={narrow}")]).says("warn", "hub", "UDP blocked", "let UDP");
     ward.agent(&["--set", "hub.address=no-such-host.invalid:7443"]).fails("hub", "no-such-host.invalid", "hub.address");
     // A broker that is not there.
     let file = ward.state().join("agent.json");

@@ -11,6 +11,7 @@ mod end_to_end;
 mod hub_gone;
 mod keys;
 mod long_prompt;
+mod managed;
 mod networks;
 mod node_dies;
 mod openai_client;

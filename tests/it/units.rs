@@ -50,7 +50,8 @@ fn what_is_installed_can_be_run_by_the_units() {
     fs::create_dir(&units).expect("made");
     for unit in UNITS {
         let text = fs::read_to_string(prefix.join("etc/systemd/system").join(unit)).expect("installed");
-        let programs = text.lines().filter_map(|line| line.strip_prefix("ExecStart=").or(line.strip_prefix("ExecStartPre=+")));
+        let programs =
+            text.lines().filter_map(|line| line.strip_prefix("ExecStart=").or_else(|| line.strip_prefix("ExecStartPre=+")));
         for program in programs.filter_map(|command| command.split_whitespace().next()) {
             let path = prefix.join(program.trim_start_matches('/'));
             let mode = fs::metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode();

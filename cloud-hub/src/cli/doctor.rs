@@ -182,6 +182,7 @@ async fn ports(config: &Config, state: &StateDir) -> Vec<Finding> {
     }
     let mut findings = vec![
         port(Port::Udp, "quic.listen", config.quic.listen),
+        port(Port::Tcp, "quic.listen", config.quic.listen),
         port(Port::Tcp, "http.listen", config.http.listen),
         port(Port::Tcp, "admin.listen", config.admin.listen),
     ];

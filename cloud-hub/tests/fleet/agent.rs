@@ -38,6 +38,7 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new(variant).expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, active: 0, queued: 0, queue_max: 8, backlog: Tokens(0) },
         memory: Bytes(1_000),

@@ -15,6 +15,8 @@ impl Patient<'_> {
             findings.extend(match engine {
                 #[cfg(feature = "llm")]
                 EngineConfig::Llm(config) => Some(model(config, self.runs).await),
+                #[cfg(feature = "llm")]
+                EngineConfig::LlamaCpp(config) => Some(llama_cpp(config)),
                 EngineConfig::Upstream(config) => Some(upstream(config).await),
                 EngineConfig::Profiled(_) => None,
             });
@@ -70,21 +72,41 @@ async fn model(config: &crate::exec::llm::LlmConfig, runs: bool) -> Finding {
     }
 }
 
+/// What llama.cpp makes of a file only loading it tells.
+#[cfg(feature = "llm")]
+fn llama_cpp(config: &crate::exec::llm::llamacpp::LlamaCppConfig) -> Finding {
+    let variant = &config.variant;
+    if cfg!(not(feature = "llama-cpp")) {
+        let seen = format!("`{variant}`: this program was built without `llama-cpp`");
+        return Finding::fail("model", seen, "build it with `--features llama-cpp`, or use the engine `llm`");
+    }
+    match config.check_file() {
+        Ok(()) => Finding::ok("model", format!("`{variant}`: {} is there", config.path.display())),
+        Err(error) => Finding::fail("model", error.to_string(), "bring the file, or correct `path` of that engine"),
+    }
+}
+
 async fn upstream(config: &UpstreamConfig) -> Finding {
     let variant = &config.variant;
     let fail = |error: &ProbeError, remedy: &str| Finding::fail("upstream", format!("`{variant}`: {}", chain(error)), remedy);
-    match probe(config).await {
-        Ok(()) => Finding::ok("upstream", format!("`{variant}`: {} lists `{}`", config.url, config.model)),
-        Err(error @ ProbeError::Unreachable(..)) => fail(&error, "start that server, or correct `url` of that engine"),
-        Err(error @ ProbeError::Key(..)) => fail(&error, "correct `api_key` of that engine"),
-        Err(error @ ProbeError::Answer(..)) => fail(
+    match (probe(config).await, &config.managed) {
+        (Ok(()), Some(managed)) => {
+            Finding::ok("upstream", format!("`{variant}`: the agent starts {}", managed.command.display()))
+        }
+        (Ok(()), None) => Finding::ok("upstream", format!("`{variant}`: {} lists `{}`", config.url, config.model)),
+        (Err(error @ ProbeError::Command(_)), _) => {
+            fail(&error, "install that server, or correct `managed.command` of that engine")
+        }
+        (Err(error @ ProbeError::Unreachable(..)), _) => fail(&error, "start that server, or correct `url` of that engine"),
+        (Err(error @ ProbeError::Key(..)), _) => fail(&error, "correct `api_key` of that engine"),
+        (Err(error @ ProbeError::Answer(..)), _) => fail(
             &error,
             "read that server's log; `url` must be the base of an OpenAI-compatible API, such as http://host:8000/v1",
         ),
-        Err(error @ ProbeError::Model { .. }) => {
+        (Err(error @ ProbeError::Model { .. }), _) => {
             let seen = format!("`{variant}`: {error}");
             Finding::warn("upstream", seen, "correct `model` of that engine, unless the server takes names that it does not list")
         }
-        Err(error @ ProbeError::Config(_)) => fail(&error, "correct `url` of that engine"),
+        (Err(error @ ProbeError::Config(_)), _) => fail(&error, "correct `url` of that engine"),
     }
 }

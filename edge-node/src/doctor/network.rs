@@ -30,8 +30,11 @@ impl Patient<'_> {
     pub(super) fn ports(&self) -> Vec<Finding> {
         let http = self.config.http.listen;
         if !self.runs {
-            let quic = self.identity.is_some().then(|| port(Port::Udp, "quic.listen", self.config.quic.listen));
-            return [Some(port(Port::Tcp, "http.listen", http)), quic].into_iter().flatten().collect();
+            let mut findings = vec![port(Port::Tcp, "http.listen", http)];
+            if self.identity.is_some() {
+                findings.extend([Port::Udp, Port::Tcp].map(|kind| port(kind, "quic.listen", self.config.quic.listen)));
+            }
+            return findings;
         }
         if let Some(status) = &self.status {
             return vec![Finding::ok("http.listen", format!("the agent {} runs and answers", status.node))];
@@ -53,20 +56,21 @@ impl Patient<'_> {
             }
         };
         let mut failure = None;
-        for (at, by) in addresses.iter().flat_map(|at| [(at, Transport::Quic), (at, Transport::Tcp)]) {
-            match self.dial(identity, &member.hub, *at, by).await {
-                Ok(()) if by == Transport::Quic => {
-                    return Some(Finding::ok("hub", format!("{} answers at {at} (UDP)", member.hub)));
-                }
-                Ok(()) => {
-                    let seen = format!("{} answers at {at} over TCP alone: UDP is blocked", member.hub);
-                    let remedy = "all works, with more delay where packets are lost; to use QUIC, let UDP to that port through";
-                    return Some(Finding::warn("hub", seen, remedy));
-                }
+        for at in &addresses {
+            match self.dial(identity, &member.hub, *at, Transport::Quic).await {
+                Ok(()) => return Some(Finding::ok("hub", format!("{} answers at {at} (UDP)", member.hub))),
                 Err(error) => failure = Some(error),
             }
         }
         let why = failure.map_or_else(|| "no address".to_owned(), |error| error.to_string());
+        for at in &addresses {
+            if self.dial(identity, &member.hub, *at, Transport::Tcp).await.is_ok() {
+                let seen =
+                    format!("UDP blocked: {} answers at {at} over TCP only ({why}); the agent goes on, slower", member.hub);
+                let remedy = format!("let UDP {} out to the hub and its answers back in, at every firewall between", at.port());
+                return Some(Finding::warn("hub", seen, remedy));
+            }
+        }
         Some(no_way_to_hub(address, &addresses, &why).await)
     }
 
@@ -146,17 +150,17 @@ fn no_broker(address: &str, why: &str) -> Finding {
     )
 }
 
-/// QUIC did not get there: is it UDP, or everything?
+/// Neither got there: does anybody answer?
 async fn no_way_to_hub(address: &str, addresses: &[SocketAddr], why: &str) -> Finding {
     let port = address.rsplit_once(':').map_or("7443", |(_, port)| port);
     for at in addresses {
         if matches!(timeout(CONNECT_MAX, TcpStream::connect(at)).await, Ok(Ok(_))) {
-            let remedy = format!("let UDP {port} out to the hub and its answers back in, at every firewall between");
-            return Finding::fail("hub", format!("UDP blocked: {address} answers over TCP, and not over UDP ({why})"), remedy);
+            let remedy = format!("is `{address}` the address of the hub (`hub.address`), and not of a proxy or another program?");
+            return Finding::fail("hub", format!("{address} takes connections, and does not answer as the hub ({why})"), remedy);
         }
     }
     let remedy = format!(
-        "is the hub up (`cloud-hub doctor` there), is `{address}` its address (`hub.address`), is there a route, and is UDP {port} let through?"
+        "is the hub up (`cloud-hub doctor` there), is `{address}` its address (`hub.address`), is there a route, and is UDP or TCP {port} let through?"
     );
     Finding::fail("hub", format!("no way to {address}: {why}"), remedy)
 }

@@ -1,5 +1,7 @@
 //! What an operator says of an engine, and how it is started.
 
+#[cfg(feature = "llm")]
+use super::llm::llamacpp::LlamaCppConfig;
 use super::profiled::{Profiled, ProfiledConfig};
 use super::upstream::{Upstream, UpstreamConfig};
 use super::{Engine, SLOTS_MAX};
@@ -7,15 +9,21 @@ use serde::{Deserialize, Serialize};
 use shared::fleet::{Profile, ProfileSource};
 use shared::ids::VariantId;
 use shared::units::{Fraction, Micros, NotAQuantity, TokenRate, Tokens};
+use std::path::Path;
 use std::sync::Arc;
 
 /// One engine of a node, told apart by `engine`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "engine", rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "a handful at start: a box would only be in the way")]
 pub enum EngineConfig {
     /// Computed in this process from a GGUF file.
     #[cfg(feature = "llm")]
     Llm(super::llm::LlmConfig),
+    /// The same by llama.cpp, where the program was built with the feature `llama-cpp`.
+    #[cfg(feature = "llm")]
+    #[serde(rename = "llama-cpp")]
+    LlamaCpp(LlamaCppConfig),
     /// A server that speaks the OpenAI API.
     Upstream(UpstreamConfig),
     /// Filler at the rates of a profile.
@@ -35,6 +43,18 @@ pub enum StartError {
         field: &'static str,
         /// What would be right.
         why: String,
+    },
+    /// An engine that this program was built without.
+    #[error(
+        "engine `{variant}`: this program was built without `{engine}`: build it with `--features {feature}`, or use the engine `llm`"
+    )]
+    NotBuilt {
+        /// Which engine.
+        variant: VariantId,
+        /// What it is called in configurations.
+        engine: &'static str,
+        /// The feature of `edge-node` that brings it.
+        feature: &'static str,
     },
     /// The operating system gave no thread.
     #[error("engine `{variant}`: cannot start its thread")]
@@ -61,6 +81,8 @@ impl EngineConfig {
         match self {
             #[cfg(feature = "llm")]
             Self::Llm(config) => &config.variant,
+            #[cfg(feature = "llm")]
+            Self::LlamaCpp(config) => &config.variant,
             Self::Upstream(config) => &config.variant,
             Self::Profiled(config) => &config.variant,
         }
@@ -68,12 +90,20 @@ impl EngineConfig {
 }
 
 impl EngineConfig {
+    /// Whether it has a server that the agent starts.
+    #[must_use]
+    pub const fn managed(&self) -> bool {
+        matches!(self, Self::Upstream(UpstreamConfig { managed: Some(_), .. }))
+    }
+
     /// Longest prompt and output together that it is configured for. A model may turn out to hold less: its replica's report says.
     #[must_use]
     pub fn context(&self) -> Tokens {
         match self {
             #[cfg(feature = "llm")]
             Self::Llm(config) => config.context.unwrap_or(Tokens(super::llm::CONTEXT_DEFAULT_MAX)),
+            #[cfg(feature = "llm")]
+            Self::LlamaCpp(config) => config.context,
             Self::Upstream(config) => config.context,
             Self::Profiled(config) => config.context,
         }
@@ -87,20 +117,29 @@ impl EngineConfig {
         match self {
             #[cfg(feature = "llm")]
             Self::Llm(config) => config.check_file().map_err(|error| error.to_string()),
+            #[cfg(feature = "llm")]
+            Self::LlamaCpp(config) => config.check_file().map_err(|error| error.to_string()),
             _ => Ok(()),
         }
     }
 }
 
-/// Starts an engine and returns at once; it becomes ready later, which its watch shows. Needs a tokio runtime.
+/// Starts an engine and returns at once; it becomes ready later, which its watch shows. Needs a tokio runtime. What an engine has to
+/// know of itself at the next start is kept in the folder `state`.
 ///
 /// # Errors
 /// [`StartError`] for a configuration that cannot work.
-pub fn start(config: EngineConfig) -> Result<Arc<dyn Engine>, StartError> {
+pub fn start(config: EngineConfig, state: &Path) -> Result<Arc<dyn Engine>, StartError> {
     match config {
         #[cfg(feature = "llm")]
         EngineConfig::Llm(config) => Ok(Arc::new(super::llm::Llm::start(config)?)),
-        EngineConfig::Upstream(config) => Ok(Arc::new(Upstream::start(config)?)),
+        #[cfg(feature = "llama-cpp")]
+        EngineConfig::LlamaCpp(config) => Ok(Arc::new(super::llm::llamacpp::LlamaCpp::start(config)?)),
+        #[cfg(all(feature = "llm", not(feature = "llama-cpp")))]
+        EngineConfig::LlamaCpp(config) => {
+            Err(StartError::NotBuilt { variant: config.variant, engine: "llama-cpp", feature: "llama-cpp" })
+        }
+        EngineConfig::Upstream(config) => Ok(Arc::new(Upstream::start(config, state)?)),
         EngineConfig::Profiled(config) => Ok(Arc::new(Profiled::start(config)?)),
     }
 }

@@ -104,6 +104,7 @@ impl Profiled {
         let report = watch::Sender::new(ReplicaReport {
             variant: config.variant.clone(),
             engine: EngineKind::Profiled,
+            device: String::new(),
             state: ReplicaState::Ready,
             load: Load { slots: config.slots, ..Load::default() },
             memory: config.memory,

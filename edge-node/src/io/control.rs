@@ -38,6 +38,10 @@ pub(super) enum Command {
 pub(super) enum News {
     Ping(Pulse),
     Pong(Pulse),
+    /// So many packets got lost since the beginning.
+    Losses(u64),
+    /// The other end says nothing more, and leaves the connection to the streams that run.
+    Retired,
     /// The hello said again, because the other end's replicas changed.
     Hello(Box<Hello>),
 }
@@ -60,6 +64,7 @@ impl Talk {
     /// Talks until the connection ends. News go to the agent as the events that `heard` makes of them.
     pub(super) async fn run(mut self, heard: impl Fn(News) -> AgentEvent + Send) -> Ended {
         let stop = self.tasks.cancelled();
+        let mut told = 0;
         let ended = loop {
             tokio::select! {
                 biased;
@@ -75,11 +80,21 @@ impl Talk {
                 frame = self.stream.reader.read() => {
                     let news = match frame {
                         Ok(Some(Frame::Ping(pulse))) => News::Ping(pulse),
-                        Ok(Some(Frame::Pong(pulse))) => News::Pong(pulse),
+                        Ok(Some(Frame::Pong(pulse))) => {
+                            let losses = self.link.losses();
+                            if std::mem::replace(&mut told, losses) != losses && self.host.handle.tell(heard(News::Losses(losses))).await.is_err() {
+                                break stuck();
+                            }
+                            News::Pong(pulse)
+                        }
                         Ok(Some(Frame::Hello(hello))) if !self.speaks_for_others && hello.node == self.peer => News::Hello(Box::new(hello)),
                         Ok(Some(Frame::Goodbye(words))) => break Ended::Goodbye(words),
                         Ok(Some(_)) => break self.hang_up(Goodbye::Protocol("an unexpected frame on the control stream".to_owned())).await,
-                        Ok(None) => return self.retired().await,
+                        Ok(None) => {
+                            // Fails only when the agent has stopped.
+                            drop(self.host.handle.tell(heard(News::Retired)).await);
+                            return self.retired().await;
+                        }
                         Err(error) => break Ended::Broken(error.to_string()),
                     };
                     if self.host.handle.tell(heard(news)).await.is_err() {

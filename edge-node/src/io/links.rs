@@ -25,6 +25,8 @@ struct Open {
     peers: BTreeMap<NodeId, BTreeMap<LinkId, Talked>>,
     /// Bytes sent and received on connections with peers that are closed.
     closed_bytes: (u64, u64),
+    /// Which of them new streams take; the newest where nothing was said.
+    used: BTreeMap<NodeId, LinkId>,
     revoked: BTreeSet<String>,
     /// The operator was told that this node itself is thrown out.
     told_of_own: bool,
@@ -77,6 +79,7 @@ impl Links {
             let bytes = links.remove(&number).map_or((0, 0), |talked| talked.link.bytes());
             if links.is_empty() {
                 open.peers.remove(node);
+                open.used.remove(node);
             }
             open.closed_bytes = sum(open.closed_bytes, bytes);
         }
@@ -94,8 +97,22 @@ impl Links {
         match hop {
             Hop::Local => None,
             Hop::Relay => open.uplink.clone(),
-            Hop::Direct => open.peers.get(node)?.values().next_back().map(|talked| talked.link.clone()),
+            Hop::Direct => {
+                let links = open.peers.get(node)?;
+                let used = open.used.get(node).and_then(|used| links.get(used));
+                used.or_else(|| links.values().next_back()).map(|talked| talked.link.clone())
+            }
         }
+    }
+
+    /// New streams to `node` take this connection.
+    pub(super) fn use_for(&self, node: &NodeId, number: LinkId) {
+        self.lock().used.insert(node.clone(), number);
+    }
+
+    /// Nothing new goes over this connection.
+    pub(super) fn retire(&self, node: &NodeId, number: LinkId) {
+        self.command(node, number, Command::Retire);
     }
 
     pub(super) fn hang_up(&self, node: &NodeId, number: LinkId, words: Goodbye) {

@@ -5,6 +5,7 @@
 //! when the core says so. Requests of other ingresses come in by `uplink` or `peers` and live in `offered`. Where several nodes
 //! serve one request, `execute` and `offered` pass on through `stage` to the `offered` of the next node.
 
+mod advertise;
 pub mod capture;
 mod control;
 mod driver;
@@ -21,6 +22,7 @@ mod peers;
 mod remote;
 mod renewal;
 pub(crate) mod running;
+mod spool;
 mod stage;
 pub mod store;
 mod uplink;

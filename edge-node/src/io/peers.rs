@@ -12,7 +12,7 @@ use shared::wire::Frame;
 use shared::wire::frame::{Goodbye, Hello, Welcome};
 use shared_net::host::Tasks;
 use shared_net::link::{Acceptor, Code, Link, Stream, race, resolve};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -21,6 +21,8 @@ const ADDRESSES_MAX: usize = 8;
 
 /// A peer after its hello.
 struct Greeted {
+    /// The advertised address that answered; absent for a caller.
+    address: Option<String>,
     link: Link,
     stream: Stream,
     replicas: Vec<ReplicaReport>,
@@ -61,18 +63,34 @@ async fn call(
     (node, addresses, order): (&NodeId, &[String], TransportOrder),
     hello: &Hello,
 ) -> Result<Greeted, String> {
-    let connect = |by| connect(network, links, node, addresses, by);
+    let answered = Mutex::new(None);
+    let connect = async |by| {
+        let (link, address) = connect(network, links, node, addresses, by).await?;
+        *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some((link.id(), address));
+        Ok(link)
+    };
     let called = race(order, connect, |link| greet(link, hello)).await;
+    let called = called.map(|greeted| {
+        let answered = answered.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let address = answered.filter(|(link, _)| *link == greeted.link.id()).map(|(_, address)| address);
+        Greeted { address: address.or_else(|| addresses.first().cloned()), ..greeted }
+    });
     called.map_err(|neither| match neither.other {
         Some(other) if other != neither.first => format!("{}; and {other}", neither.first),
         _ => neither.first,
     })
 }
 
-async fn connect(network: &Network, links: &Links, node: &NodeId, addresses: &[String], by: Transport) -> Result<Link, String> {
+async fn connect(
+    network: &Network,
+    links: &Links,
+    node: &NodeId,
+    addresses: &[String],
+    by: Transport,
+) -> Result<(Link, String), String> {
     let mut last = "no address".to_owned();
-    for address in addresses.iter().take(ADDRESSES_MAX) {
-        let found = match resolve(address).await {
+    for advertised in addresses.iter().take(ADDRESSES_MAX) {
+        let found = match resolve(advertised).await {
             Ok(found) => found,
             Err(error) => {
                 last = error.to_string();
@@ -85,7 +103,7 @@ async fn connect(network: &Network, links: &Links, node: &NodeId, addresses: &[S
                     link.close(Code::FORBIDDEN, "certificate revoked");
                     last = "its certificate is revoked".to_owned();
                 }
-                Ok(link) => return Ok(link),
+                Ok(link) => return Ok((link, advertised.clone())),
                 Err(error) => last = error.to_string(),
             }
         }
@@ -97,7 +115,7 @@ async fn greet(link: Link, hello: &Hello) -> Result<Greeted, String> {
     let mut stream = link.open().await.map_err(|error| error.to_string())?;
     stream.writer.write(&Frame::Hello(hello.clone())).await.map_err(|error| error.to_string())?;
     match stream.reader.read().await {
-        Ok(Some(Frame::Welcome(welcome))) => Ok(Greeted { link, stream, replicas: welcome.replicas }),
+        Ok(Some(Frame::Welcome(welcome))) => Ok(Greeted { address: None, link, stream, replicas: welcome.replicas }),
         Ok(Some(Frame::Goodbye(words))) => Err(Ended::Goodbye(words).to_string()),
         Ok(_) => Err("it answered the hello with something else".to_owned()),
         Err(error) => Err(error.to_string()),
@@ -166,11 +184,11 @@ async fn listen(handle: &Handle, link: &Link, node: &NodeId) -> Result<Greeted, 
         replicas,
     };
     stream.writer.write(&Frame::Welcome(welcome)).await.map_err(|error| error.to_string())?;
-    Ok(Greeted { link: link.clone(), stream, replicas: hello.replicas })
+    Ok(Greeted { address: None, link: link.clone(), stream, replicas: hello.replicas })
 }
 
 async fn talk(handle: &Handle, links: &Links, network: &Network, node: NodeId, greeted: Greeted) {
-    let Greeted { link, stream, replicas } = greeted;
+    let Greeted { address, link, stream, replicas } = greeted;
     let number = links.number();
     let (sender, commands) = mpsc::channel(COMMANDS_MAX);
     let rtt = link.report(Hop::Direct).rtt.unwrap_or_default();
@@ -178,7 +196,7 @@ async fn talk(handle: &Handle, links: &Links, network: &Network, node: NodeId, g
     let transport = link.transport();
     tracing::info!(peer = %node, address = %link.address(), transport = transport.name(), "peer connected");
     let event = |event| AgentEvent::Peer(node.clone(), event);
-    if handle.tell(event(PeerEvent::Up { link: number, rtt, replicas, transport: Some(transport) })).await.is_ok() {
+    if handle.tell(event(PeerEvent::Up { link: number, rtt, replicas, transport: Some(transport), address })).await.is_ok() {
         let talk = Talk {
             link,
             stream,
@@ -192,6 +210,8 @@ async fn talk(handle: &Handle, links: &Links, network: &Network, node: NodeId, g
             .run(|news| match news {
                 News::Ping(pulse) => event(PeerEvent::Ping(number, pulse)),
                 News::Pong(pulse) => event(PeerEvent::Pong(number, pulse)),
+                News::Losses(packets) => event(PeerEvent::Losses(number, packets)),
+                News::Retired => event(PeerEvent::Retired(number)),
                 News::Hello(hello) => event(PeerEvent::Replicas(number, hello.replicas)),
             })
             .await;

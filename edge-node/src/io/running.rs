@@ -1,5 +1,6 @@
 //! What an agent is made of, in which order it starts, and in which order it stops.
 
+use super::advertise::advertised;
 use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
 use super::execute::Engines;
@@ -14,24 +15,26 @@ use super::offered::Host;
 use super::renewal::Renewal;
 use super::stage::Reach;
 use super::store::{self, Member, StoreError};
-use super::{peers, uplink};
-use crate::config::{BadConfig, Config};
+use super::{peers, spool, uplink};
+use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::machine::Probe;
 use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
+use shared::units::Moment;
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
-use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError, resolve};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
 use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
 use shared_net::tls::{Admit, CertClock, Identity, TlsError};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
 
 /// How long running requests may take to end at a stop; then they are cut off. Service managers allow ten seconds and more.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -43,6 +46,10 @@ const ENGINES_MAX: Duration = Duration::from_secs(3);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// How often the machine's gauges are read: once for each heartbeat's report.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
+
+/// A profile changes with each request; the agent hears of it this often. No decision is better for hearing it sooner.
+const PROFILE_EVERY: Duration = Duration::from_millis(500);
+
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -117,7 +124,7 @@ impl Running {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub async fn start(config: &Config, capture: Option<PathBuf>) -> Result<Self, StartError> {
-        Self::begin(config, || start_engines(config), capture).await
+        Self::begin(config, None, capture).await
     }
 
     /// Starts an agent with these engines instead of the configured ones, for a program that brings its own.
@@ -126,14 +133,10 @@ impl Running {
     /// [`StartError`] says what is in the way.
     pub async fn start_with(config: &Config, engines: Vec<Arc<dyn Engine>>) -> Result<Self, StartError> {
         let engines = engines.into_iter().map(|engine| (engine.variant().clone(), engine)).collect();
-        Self::begin(config, || Ok(Arc::new(engines)), None).await
+        Self::begin(config, Some(Arc::new(engines)), None).await
     }
 
-    async fn begin(
-        config: &Config,
-        engines: impl FnOnce() -> Result<Engines, StartError>,
-        capture: Option<PathBuf>,
-    ) -> Result<Self, StartError> {
+    async fn begin(config: &Config, engines: Option<Engines>, capture: Option<PathBuf>) -> Result<Self, StartError> {
         config.validate()?;
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
@@ -141,7 +144,10 @@ impl Running {
         let joined = join_state(config, folder.path()).await?;
         config.check_keys(joined.is_some() || !super::keys::load(folder.path())?.is_empty())?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
-        let engines = engines()?;
+        let engines = match engines {
+            Some(engines) => engines,
+            None => start_engines(config, folder.path()).await?,
+        };
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
         let listener = TcpListener::bind(config.http.listen).await;
@@ -163,6 +169,11 @@ impl Running {
         let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
+        let (spool, spooled) = spool::open(&folder, &tasks).map_err(|source| StoreError::File {
+            doing: "opening",
+            path: folder.join(spool::FILE),
+            source,
+        })?;
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
         let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
         let hands = Hands::new(
@@ -172,12 +183,14 @@ impl Running {
             links_of,
             network.clone(),
             broker,
-            store,
+            (store, spool.clone()),
             meters_of,
             ring.clone(),
         );
-        let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
+        let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture, clients_at: Moment::default() };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
+        // The inbox of a driver that just began has room.
+        drop(handle.tell(AgentEvent::Spooled(spooled)).await);
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
         tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
@@ -194,7 +207,7 @@ impl Running {
             );
         }
         let counters = Arc::new(FrontCounters::default());
-        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
+        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership, spool });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
         let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
@@ -240,6 +253,8 @@ impl Running {
         self.front.cancel();
         drop(tokio::time::timeout(DRAIN_MAX, self.idle()).await);
         drop(self.handle.tell(AgentEvent::Leave).await);
+        // Answered after it: goodbyes are on their way and the state is on its way to the disk before anything is cancelled.
+        drop(self.handle.look(|_, _| ()).await);
         let front = self.front.stop(GOODBYE_MAX).await;
         let tasks = self.tasks.stop(TASKS_MAX).await;
         for engine in self.engines.values() {
@@ -286,6 +301,12 @@ impl Joined {
     }
 }
 
+/// Where other agents are, as the configuration says.
+fn overrides(config: &Config) -> BTreeMap<NodeId, String> {
+    let known = |(node, peer): (&NodeId, &PeerSection)| Some((node.clone(), peer.address.clone()?));
+    config.peers.iter().filter_map(known).collect()
+}
+
 /// Where the hub is dialled: the configuration's word, else the token's.
 pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
     if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
@@ -299,30 +320,9 @@ async fn join_state(config: &Config, folder: &Path) -> Result<Option<Joined>, St
     };
     let clock = CertClock::load(folder);
     let endpoint = Endpoint::bind(config.quic.listen, &identity, Admit::Members, &clock, &ResetSecret::load(folder)?)?;
-    let advertised = advertised(config, &member, endpoint.local_addr()?).await;
+    let advertised = advertised(&config.quic, hub_address(config, &member), endpoint.local_addr()?).await;
     let membership = Membership { identity: Arc::new(RwLock::new(identity)), clock, hub: member.hub.clone() };
     Ok(Some(Joined { membership, member, endpoint, advertised }))
-}
-
-/// Addresses for other agents: those configured, else the one from which this machine would reach its hub.
-async fn advertised(config: &Config, member: &Member, listens: SocketAddr) -> Vec<String> {
-    if !config.quic.advertise.is_empty() {
-        return config.quic.advertise.clone();
-    }
-    if !listens.ip().is_unspecified() {
-        return vec![listens.to_string()];
-    }
-    // Without a hub to ask for, the network may not be up yet; the node is then reached through the hub only.
-    let Ok(found) = resolve(hub_address(config, member)).await else { return Vec::new() };
-    let own = found.into_iter().find_map(own_address_towards);
-    own.map(|ip| SocketAddr::new(ip, listens.port()).to_string()).into_iter().collect()
-}
-
-/// The own address that packets to `target` would carry. Nothing is sent.
-fn own_address_towards(target: SocketAddr) -> Option<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect(target).ok()?;
-    socket.local_addr().ok().map(|own| own.ip())
 }
 
 fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig, BadConfig> {
@@ -343,6 +343,7 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
         labels,
         costs: config.costs.clone(),
         addresses: joined.map(|joined| joined.advertised.clone()).unwrap_or_default(),
+        peer_addresses: overrides(config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dispatch: config.policies.dispatch.clone(),
         splits: config.policies.splits,
@@ -352,10 +353,12 @@ fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig,
     })
 }
 
-fn start_engines(config: &Config) -> Result<Engines, StartError> {
+async fn start_engines(config: &Config, state: &Path) -> Result<Engines, StartError> {
+    let managed = config.engines.iter().filter(|engine| engine.managed()).map(|engine| engine.variant().clone());
+    exec::upstream::sweep(state, &managed.collect()).await;
     let mut engines = BTreeMap::new();
     for engine in &config.engines {
-        engines.insert(engine.variant().clone(), exec::start(engine.clone())?);
+        engines.insert(engine.variant().clone(), exec::start(engine.clone(), state)?);
     }
     Ok(Arc::new(engines))
 }
@@ -366,20 +369,42 @@ fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
         let (mut watch, all, handle, stop) = (engine.watch(), Arc::clone(engines), handle.clone(), tasks.cancelled());
         watch.mark_changed();
         tasks.spawn(format!("watch of {variant}"), async move {
+            let (mut told, mut quiet_until): (Option<ReplicaReport>, _) = (None, Instant::now());
             loop {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
                     changed = watch.changed() => if changed.is_err() { return },
                 }
+                let only_profile = |now: &ReplicaReport| told.as_ref().is_some_and(|told| differ_in_profile_only(told, now));
+                if only_profile(&watch.borrow()) && Instant::now() < quiet_until {
+                    // Another change meanwhile ends the wait, and is looked at in turn.
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return,
+                        changed = watch.wait_for(|now| !only_profile(now)) => if changed.is_err() { return },
+                        () = sleep_until(quiet_until) => {}
+                    }
+                }
+                told = Some(watch.borrow_and_update().clone());
+                quiet_until = Instant::now() + PROFILE_EVERY;
                 let reports: Vec<ReplicaReport> = all.values().map(|engine| engine.report()).collect();
-                watch.mark_unchanged();
                 if handle.tell(AgentEvent::Replicas(reports)).await.is_err() {
                     return;
                 }
             }
         });
     }
+}
+
+/// Whether nothing changed but the rates of a profile that was known before. Asked at each request, so nothing is copied.
+fn differ_in_profile_only(a: &ReplicaReport, b: &ReplicaReport) -> bool {
+    // All fields by name: a new one must not be forgotten here.
+    let ReplicaReport { variant, engine, device, state, load, memory, context, weights_sha256, layers, capabilities, profile } =
+        a;
+    (variant, engine, device, state, load, memory) == (&b.variant, &b.engine, &b.device, &b.state, &b.load, &b.memory)
+        && (context, weights_sha256, layers, capabilities) == (&b.context, &b.weights_sha256, &b.layers, &b.capabilities)
+        && profile.is_some() == b.profile.is_some()
 }
 
 async fn watch_machine(handle: Handle, tasks: Tasks) {

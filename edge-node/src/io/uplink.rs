@@ -47,17 +47,18 @@ impl Network {
         Err(last)
     }
 
-    /// Whether QUIC carries to the hub: a row of questions on a connection of its own, of which at most one may be answered late.
-    /// A handshake alone would say little.
+    /// Whether QUIC carries to the hub: a row of questions on a connection of its own, of which at most one may be answered late
+    /// and none be lost. A handshake alone would say little.
     pub(super) async fn look(&self) -> Result<(), String> {
         let text = |error: LinkError| error.to_string();
         let addresses = resolve(&self.address).await.map_err(text)?;
         let link = self.connect(&addresses, Transport::Quic).await.map_err(text)?;
         let late = timeout(LOOK_TIME_MAX, questions(&link)).await.map_err(|_| "its answers stopped".to_owned())?;
+        let losses = link.losses();
         link.close(Code::DONE, "looked");
-        match late? {
-            0 | 1 => Ok(()),
-            late => Err(format!("{late} of {PULSES_MAX} answers came late")),
+        match (late?, losses) {
+            (0 | 1, 0) => Ok(()),
+            (late, losses) => Err(format!("of {PULSES_MAX} answers {late} came late; {losses} packets got lost")),
         }
     }
 }
@@ -265,8 +266,9 @@ impl Uplink {
             .run(|news| match news {
                 News::Ping(pulse) => AgentEvent::Uplink(self.number, UplinkEvent::Ping(pulse)),
                 News::Pong(pulse) => AgentEvent::Uplink(self.number, UplinkEvent::Pong(pulse)),
-                // A hub says none: `Talk` lets it through from agents only. Taken for the sign of life that it is.
-                News::Hello(_) => AgentEvent::Tick,
+                News::Losses(packets) => AgentEvent::Uplink(self.number, UplinkEvent::Losses(packets)),
+                // A hub says neither: `Talk` lets it through from agents only. Taken for the sign of life that it is.
+                News::Hello(_) | News::Retired => AgentEvent::Tick,
             })
             .await;
         if self.links.uplink().is_some_and(|present| present.id() == link.id()) {

@@ -1,6 +1,6 @@
 //! What the agent is told, and what it wants done.
 
-use super::Persisted;
+use super::{Kind, Persisted, SpoolChange};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Inventory, Machine, ReplicaReport, Telemetry, Transport, TransportOrder};
 use shared::ids::NodeId;
@@ -28,6 +28,8 @@ pub enum AgentEvent {
     Broker(u64, BrokerEvent),
     /// News of a peer.
     Peer(NodeId, PeerEvent),
+    /// Records of an earlier life that the hub may not have, with their numbers.
+    Spooled(Vec<(u64, Record)>),
     /// What the engines of this node hold now.
     Replicas(Vec<ReplicaReport>),
     /// What the machine is.
@@ -60,6 +62,8 @@ pub enum UplinkEvent {
     Ping(Pulse),
     /// The hub gives a sign of life.
     Pong(Pulse),
+    /// So many packets got lost on the way to the hub since the connection began; told before a pong when it has changed.
+    Losses(u64),
     /// The connection ended, or could not be had.
     Ended(Ended),
 }
@@ -117,6 +121,9 @@ pub enum PeerEvent {
         /// What carries the connection.
         #[serde(default)]
         transport: Option<Transport>,
+        /// The advertised address that answered; absent for a caller.
+        #[serde(default)]
+        address: Option<String>,
     },
     /// No connection could be had.
     Unreachable(String),
@@ -124,8 +131,12 @@ pub enum PeerEvent {
     Ping(LinkId, Pulse),
     /// The peer gives a sign of life.
     Pong(LinkId, Pulse),
+    /// So many packets got lost on the way to the peer since the connection began.
+    Losses(LinkId, u64),
     /// The peer's replicas changed.
     Replicas(LinkId, Vec<ReplicaReport>),
+    /// The peer says nothing more on this connection, and leaves it to the streams that run.
+    Retired(LinkId),
     /// A connection ended.
     Lost(LinkId, Ended),
 }
@@ -148,7 +159,6 @@ pub struct Gauges {
 /// What shall be done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "nearly all effects are of requests: a box would cost each of them")]
 pub enum AgentEffect {
     /// What the request core wants done.
     Request(Effect),
@@ -191,6 +201,8 @@ pub enum AgentEffect {
     DisconnectBroker,
     /// Publish on the broker, signed with this session.
     Publish(Session, Box<Publication>),
+    /// The broker threw this node out for this kind of publication again and again: it is left out for a while. To be told once.
+    Quarantined(Kind),
     /// Connect to another agent; the first address that answers counts.
     DialPeer {
         /// Whom.
@@ -204,6 +216,10 @@ pub enum AgentEffect {
     },
     /// Close a connection to another agent.
     HangUpPeer(NodeId, LinkId, Goodbye),
+    /// Of the connections to another agent, new streams take this one.
+    UsePeer(NodeId, LinkId),
+    /// Nothing new goes over a connection to another agent, which ends with its last stream.
+    RetirePeer(NodeId, LinkId),
     /// Ask a peer for a sign of life.
     PingPeer(NodeId, LinkId, Pulse),
     /// Give a peer a sign of life.
@@ -214,6 +230,8 @@ pub enum AgentEffect {
     Keys(Vec<ClientKey>),
     /// Refuse and close connections of these certificates, by serial number in hex.
     Revoked(Vec<String>),
+    /// Keep the records on disk that wait for the hub.
+    Spool(SpoolChange),
     /// Keep this for the next start.
     Persist(Box<Persisted>),
 }

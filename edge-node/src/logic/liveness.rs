@@ -21,7 +21,7 @@ impl Liveness {
     /// How often we ask.
     const EVERY: Micros = Micros::from_secs(1);
     /// How soon we ask while the last answers came late.
-    const HURRY: Micros = Micros::from_millis(400);
+    const HURRY: Micros = Micros::from_millis(250);
     /// Silence after which the connection is given up: three questions unanswered. Shorter than the transport's own idle timeout
     /// of five seconds, since a path that swallows everything is worse than none.
     const SILENCE_MAX: Micros = Micros::from_secs(3);

@@ -1,12 +1,12 @@
 //! Other agents that are connected without the hub: whom to dial, who is alive, when to try again.
 
 use super::liveness::Liveness;
+use super::peer::{Line, Peer};
 use super::view::{Shown, state_when_connected};
-use super::ways::Ways;
 use super::{AgentEffect, LinkId, PeerEvent, PeerStatus};
 use serde::{Deserialize, Serialize};
-use shared::backoff::{Backoff, earliest, mix};
-use shared::fleet::{FleetDelta, Hop, Load, NodeState, PathReport, ReplicaReport, Transport};
+use shared::backoff::earliest;
+use shared::fleet::{FleetDelta, Hop, Load, NodeState, PathReport, ReplicaReport};
 use shared::ids::{NodeId, VariantId};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::{Goodbye, Hello, Pulse};
@@ -23,38 +23,6 @@ const LINKS_MAX: usize = 4;
 const DIAL_MAX: Micros = Micros::from_secs(5);
 /// Of two agents that know each other the one with the smaller name dials at once, the other only if nothing came by then.
 const COURTESY: Micros = Micros::from_secs(2);
-/// First window between two tries.
-const WINDOW_FIRST: Micros = Micros::from_millis(500);
-/// Largest window between two tries: a board that is switched off for the night costs two handshakes a minute.
-const WINDOW_MAX: Micros = Micros::from_secs(30);
-
-/// One other agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Peer {
-    links: BTreeMap<LinkId, Line>,
-    /// Which version of this node's replicas it was told.
-    told: u64,
-    backoff: Backoff,
-    ways: Ways,
-    /// When it may be dialled (again).
-    dial_at: Moment,
-    /// When a dial on its way is given up.
-    dialling: Option<Moment>,
-    last_loss: Option<String>,
-}
-
-/// One connection.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Line {
-    life: Liveness,
-    by: Option<Transport>,
-}
-
-impl Line {
-    fn report(&self) -> PathReport {
-        PathReport { transport: self.by, ..self.life.report(Hop::Direct) }
-    }
-}
 
 /// All other agents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,6 +48,15 @@ pub(super) struct Surroundings<'a> {
     pub(super) hello: &'a dyn Fn() -> Hello,
     /// Loads of this node's replicas.
     pub(super) loads: &'a BTreeMap<String, Load>,
+    /// Addresses that are known better here than where they are advertised.
+    pub(super) known: &'a BTreeMap<NodeId, String>,
+}
+
+impl Surroundings<'_> {
+    /// Where a node may be.
+    fn addresses(&self, node: &NodeId, shown: &Shown) -> Vec<String> {
+        self.known.get(node).map_or_else(|| shown.neighbour.addresses.clone(), |known| vec![known.clone()])
+    }
 }
 
 impl Peers {
@@ -112,14 +89,15 @@ impl Peers {
         out: &mut Vec<AgentEffect>,
     ) {
         match event {
-            PeerEvent::Up { link, rtt, replicas, transport } => {
-                self.up(now, node, (link, rtt, transport), replicas, around, deltas, out);
+            PeerEvent::Up { link, rtt, replicas, transport, address } => {
+                let line = Line::new(now, rtt, transport, address);
+                self.up(now, node, (link, line), replicas, around, deltas, out);
             }
             PeerEvent::Unreachable(why) => {
                 if let Some(peer) = self.peers.get_mut(node)
                     && peer.dialling.take().is_some()
                 {
-                    peer.failed(now, Micros::ZERO, why);
+                    peer.dial_failed(now, why);
                 }
             }
             PeerEvent::Ping(link, pulse) => {
@@ -131,9 +109,14 @@ impl Peers {
                 }
             }
             PeerEvent::Pong(link, pulse) => {
-                if let Some(life) = self.life(node, link) {
-                    life.answered(now, pulse.number);
+                if let Some(line) = self.line(node, link) {
+                    line.answered(now, pulse.number);
                     self.alive(node, pulse, deltas);
+                }
+            }
+            PeerEvent::Losses(link, packets) => {
+                if let Some(line) = self.line(node, link) {
+                    line.punctual.lost(packets);
                 }
             }
             PeerEvent::Replicas(link, replicas) => {
@@ -142,12 +125,21 @@ impl Peers {
                     push_replicas(node, replicas, deltas);
                 }
             }
+            PeerEvent::Retired(link) => {
+                if let Some(line) = self.line(node, link) {
+                    line.retired = true;
+                }
+            }
             PeerEvent::Lost(link, why) => self.lost(now, node, link, &why.to_string(), around, deltas),
         }
     }
 
     fn life(&mut self, node: &NodeId, link: LinkId) -> Option<&mut Liveness> {
-        Some(&mut self.peers.get_mut(node)?.links.get_mut(&link)?.life)
+        self.line(node, link).map(|line| &mut line.life)
+    }
+
+    fn line(&mut self, node: &NodeId, link: LinkId) -> Option<&mut Line> {
+        self.peers.get_mut(node)?.links.get_mut(&link)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one event and where its consequences go")]
@@ -155,7 +147,7 @@ impl Peers {
         &mut self,
         now: Moment,
         node: &NodeId,
-        (link, rtt, by): (LinkId, Micros, Option<Transport>),
+        (link, line): (LinkId, Line),
         replicas: Vec<ReplicaReport>,
         around: &Surroundings<'_>,
         deltas: &mut Vec<FleetDelta>,
@@ -170,10 +162,7 @@ impl Peers {
         peer.dialling = None;
         // The hello of this connection may be older than the newest change: say it once more rather than never.
         peer.told = 0;
-        peer.links.insert(link, Line { life: Liveness::new(now, Some(rtt)), by });
-        if let Some(by) = by {
-            peer.ways.carried(now, by);
-        }
+        peer.came_up(now, link, line);
         while peer.links.len() > LINKS_MAX
             && let Some((oldest, _)) = peer.links.pop_first()
         {
@@ -213,7 +202,9 @@ impl Peers {
     ) {
         let Some(peer) = self.peers.get_mut(node) else { return };
         let Some(line) = peer.links.remove(&link) else { return };
-        peer.failed(now, now.since(line.life.since), why.to_owned());
+        if !line.retired {
+            peer.failed(now, now.since(line.life.since), why.to_owned());
+        }
         if !peer.links.is_empty() {
             self.push_path(node, deltas);
             return;
@@ -239,11 +230,14 @@ impl Peers {
         self.end_silent(now, around, deltas, out);
         self.ask(now, around, out);
         self.dial(now, around, out);
+        for (node, peer) in &mut self.peers {
+            peer.choose(now, node, out);
+        }
     }
 
     fn end_silent(&mut self, now: Moment, around: &Surroundings<'_>, deltas: &mut Vec<FleetDelta>, out: &mut Vec<AgentEffect>) {
         let silent = |(node, peer): (&NodeId, &Peer)| {
-            let dead = peer.links.iter().filter(|(_, line)| line.life.is_silent(now));
+            let dead = peer.links.iter().filter(|(_, line)| !line.retired && line.life.is_silent(now));
             dead.map(|(link, _)| (node.clone(), *link)).collect::<Vec<_>>()
         };
         let dead: Vec<_> = self.peers.iter().flat_map(silent).collect();
@@ -254,7 +248,7 @@ impl Peers {
         for peer in self.peers.values_mut() {
             if peer.dialling.is_some_and(|deadline| deadline <= now) {
                 peer.dialling = None;
-                peer.failed(now, Micros::ZERO, format!("no answer within {DIAL_MAX}"));
+                peer.dial_failed(now, format!("no answer within {DIAL_MAX}"));
             }
         }
     }
@@ -262,6 +256,9 @@ impl Peers {
     fn ask(&mut self, now: Moment, around: &Surroundings<'_>, out: &mut Vec<AgentEffect>) {
         for (node, peer) in &mut self.peers {
             for (link, line) in &mut peer.links {
+                if line.retired {
+                    continue;
+                }
                 let Some(number) = line.life.question(now) else { continue };
                 if peer.told != self.version {
                     peer.told = self.version;
@@ -285,10 +282,9 @@ impl Peers {
                 let courtesy = if me < node { Micros::ZERO } else { COURTESY };
                 Peer::new(seed, node, now + courtesy)
             });
-            if peer.links.is_empty() && peer.dialling.is_none() && peer.dial_at <= now {
+            if let Some((addresses, order)) = peer.must_dial(now, &around.addresses(node, shown)) {
                 peer.dialling = Some(now + DIAL_MAX);
-                let (addresses, hello) = (shown.neighbour.addresses.clone(), Box::new((around.hello)()));
-                out.push(AgentEffect::DialPeer { node: node.clone(), addresses, order: peer.ways.order(now), hello });
+                out.push(AgentEffect::DialPeer { node: node.clone(), addresses, order, hello: Box::new((around.hello)()) });
             }
         }
     }
@@ -336,37 +332,5 @@ fn push_replicas(node: &NodeId, replicas: Vec<ReplicaReport>, deltas: &mut Vec<F
 fn wanted(me: &NodeId, node: &NodeId, shown: &Shown, around: &Surroundings<'_>) -> bool {
     let near = me.site().contains(node) || (around.granted)(node);
     let dead = !around.degraded && matches!(shown.state, Some(NodeState::Offline | NodeState::Cloned));
-    near && !dead && !shown.neighbour.addresses.is_empty()
-}
-
-impl Peer {
-    fn new(seed: u64, node: &NodeId, dial_at: Moment) -> Self {
-        let stream = node.as_str().bytes().fold(0, |hash, byte| mix(hash, u64::from(byte) + 1));
-        Self {
-            links: BTreeMap::new(),
-            told: 0,
-            backoff: Backoff::new(mix(seed, stream), WINDOW_FIRST, WINDOW_MAX),
-            ways: Ways::new(mix(seed, !stream)),
-            dial_at,
-            dialling: None,
-            last_loss: None,
-        }
-    }
-
-    fn failed(&mut self, now: Moment, lasted: Micros, why: String) {
-        self.dial_at = now + self.backoff.after_failure(lasted);
-        self.last_loss = Some(why);
-    }
-
-    /// The connection with the shortest way.
-    fn best(&self) -> Option<&Line> {
-        self.links.values().min_by_key(|line| line.life.rtt().unwrap_or(Micros::MAX))
-    }
-
-    fn deadline(&self) -> Option<Moment> {
-        if self.links.is_empty() {
-            return Some(self.dialling.unwrap_or(self.dial_at));
-        }
-        self.links.values().map(|line| line.life.deadline()).min()
-    }
+    near && !dead && !around.addresses(node, shown).is_empty()
 }

@@ -105,6 +105,7 @@ mod tests {
         ReplicaReport {
             variant: VariantId::new(variant).expect("good"),
             engine,
+            device: String::new(),
             state: ReplicaState::Ready,
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),

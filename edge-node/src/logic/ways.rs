@@ -17,12 +17,10 @@ const WINDOW_MAX: Micros = Micros::from_secs(900);
 const LOOK_LEAST: Micros = Micros::from_secs(20);
 
 /// Signs of life that are looked back upon.
-const SIGNS: usize = 12;
-/// So many late ones of these, and the path counts as lossy. At 20 % loss each way a third is late; the chance of five in twelve is
-/// over a third at any time, so such a path is found within a minute. At 2 %, it is once in a month.
-const LATE_MAX: usize = 5;
-/// So many late ones in a row say it sooner.
-const LATE_IN_A_ROW_MAX: usize = 3;
+const SIGNS: usize = 16;
+/// So many bad ones among these, and the path does not carry as it should: late answers, or ones before which packets got lost.
+/// At 20 % loss a fifth is bad and every second look back finds four, so such a path is found in seconds; at 2 % it takes a day.
+const BAD_MAX: usize = 4;
 /// What an answer may take beyond twice the best one before it counts as late: less than any retransmission, more than a busy
 /// scheduler.
 const SLACK: Micros = Micros::from_millis(100);
@@ -106,31 +104,38 @@ impl Ways {
     }
 }
 
-/// How punctual the signs of life of one connection were lately.
+/// How good the signs of life of one connection were lately.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Punctuality {
     best: Option<Micros>,
-    late: VecDeque<bool>,
+    bad: VecDeque<bool>,
+    /// Lost packets, now and at the last sign.
+    lost: u64,
+    lost_before: u64,
 }
 
 impl Punctuality {
+    /// So many packets got lost since the beginning.
+    pub(super) const fn lost(&mut self, packets: u64) {
+        self.lost = packets;
+    }
+
     /// An answer took so long. Says whether there is reason to ask again sooner.
     pub(super) fn answered(&mut self, took: Micros) -> bool {
         let best = self.best.map_or(took, |best| best.min(took));
         self.best = Some(best);
-        if self.late.len() == SIGNS {
-            self.late.pop_front();
+        if self.bad.len() == SIGNS {
+            self.bad.pop_front();
         }
-        self.late.push_back(took > best + best + SLACK);
-        self.late.contains(&true)
+        self.bad.push_back(took > best + best + SLACK || self.lost > self.lost_before);
+        self.lost_before = self.lost;
+        self.bad.contains(&true)
     }
 
     /// Says why the path is not good enough, if it is not.
     pub(super) fn complaint(&self) -> Option<String> {
-        let late = self.late.iter().filter(|late| **late).count();
-        let row = self.late.iter().rev().take_while(|late| **late).count();
-        let lossy = late >= LATE_MAX || row >= LATE_IN_A_ROW_MAX;
-        lossy.then(|| format!("{late} of the last {} answers came late", self.late.len()))
+        let bad = self.bad.iter().filter(|bad| **bad).count();
+        (bad >= BAD_MAX).then(|| format!("{bad} of the last {} answers came late or after losses", self.bad.len()))
     }
 }
 
@@ -186,12 +191,14 @@ mod tests {
             lossy.answered(Micros::from_millis(if number % 2 == 0 { 20 } else { 230 }));
         }
         assert!(lossy.complaint().is_some_and(|why| why.contains("6 of the last 12")), "{:?}", lossy.complaint());
-        let mut sudden = Punctuality::default();
-        for took in [20, 20, 300, 500, 400] {
-            sudden.answered(Micros::from_millis(took));
+        // On a short path what is lost is sent again so soon that no answer is late.
+        let mut short = Punctuality::default();
+        for packets in [0, 1, 1, 1, 2, 4, 4, 5] {
+            short.lost(packets);
+            short.answered(Micros::from_millis(20));
         }
-        assert!(sudden.complaint().is_some());
-        // One retransmission is no sign.
+        assert!(short.complaint().is_some());
+        // One retransmission in a while is no sign.
         let mut good = Punctuality::default();
         for number in 0..100 {
             good.answered(Micros::from_millis(if number % 10 == 0 { 400 } else { 20 }));

@@ -5,6 +5,8 @@
 mod canned;
 mod chain;
 mod desk;
+#[cfg(feature = "llama-cpp")]
+mod llamacpp;
 mod llm;
 mod prefixes;
 mod profiled;

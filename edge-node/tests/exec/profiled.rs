@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use shared::plan::{Failure, Finish, Reason};
 use shared::units::{Micros, Tokens};
 use shared::work::ExecHeader;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 fn config(more: Value) -> ProfiledConfig {
@@ -100,7 +101,7 @@ async fn a_reader_who_stalls_is_given_up() {
 async fn configurations_are_told_apart_and_checked() {
     let json = json!({ "engine": "profiled", "variant": "filler", "rates": { "prompt_per_s": 1.0, "decode_per_s": 1.0 } });
     let good: EngineConfig = serde_json::from_value(json.clone()).expect("good");
-    let engine = start(good).expect("starts");
+    let engine = start(good, Path::new("unused")).expect("starts");
     assert_eq!(engine.variant().as_str(), "filler");
     for (field, value) in
         [("rates", json!({ "prompt_per_s": 0.0, "decode_per_s": 1.0 })), ("slots", json!(0)), ("jitter", json!(1.5))]
@@ -108,7 +109,7 @@ async fn configurations_are_told_apart_and_checked() {
         let mut bad = json.clone();
         bad[field] = value;
         let bad: EngineConfig = serde_json::from_value(bad).expect("well-formed");
-        let error = start(bad).expect_err("refused").to_string();
+        let error = start(bad, Path::new("unused")).expect_err("refused").to_string();
         assert!(error.contains(field) && error.contains("filler"), "{error}");
     }
     let mut unknown = json;

@@ -15,10 +15,10 @@ use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+pub(crate) const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 
 /// The model's file; nothing, with a note, where a developer has not fetched it.
-fn path() -> Option<PathBuf> {
+pub(crate) fn path() -> Option<PathBuf> {
     let named = std::env::var_os("TIDEGATE_TEST_MODEL").map(PathBuf::from);
     let path = named.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/models").join(FILE));
     if path.exists() {

@@ -9,6 +9,7 @@ use shared::fleet::{ProfileSource, ReplicaState};
 use shared::plan::{Failure, Finish, Reason};
 use shared::units::{Micros, Tokens};
 use shared::wire::Body;
+use std::path::Path;
 use std::time::Duration;
 
 fn config(canned: &Canned, more: Value) -> UpstreamConfig {
@@ -22,7 +23,7 @@ fn config(canned: &Canned, more: Value) -> UpstreamConfig {
 }
 
 async fn engine(canned: &Canned, more: Value) -> Upstream {
-    let engine = Upstream::start(config(canned, more)).expect("starts");
+    let engine = Upstream::start(config(canned, more), Path::new("unused")).expect("starts");
     ready(&engine).await;
     engine
 }
@@ -165,7 +166,9 @@ async fn vectors_come_as_they_were_written() {
 #[tokio::test]
 async fn a_capability_that_there_is_not_is_named() {
     let canned = Canned::start().await;
-    let error = Upstream::start(config(&canned, json!({ "capabilities": ["tuls"] }))).expect_err("none such").to_string();
+    let error = Upstream::start(config(&canned, json!({ "capabilities": ["tuls"] })), Path::new("unused"))
+        .expect_err("none such")
+        .to_string();
     assert!(error.contains("`tuls`") && error.contains("json_schema"), "{error}");
 }
 
@@ -237,7 +240,7 @@ async fn an_undeclared_speed_is_measured_before_it_is_ready() {
     let canned = Canned::start().await;
     canned.script(Script::words(&["a", "b", "c", "d", "e", "f"], Some((70, 6))));
     let config = UpstreamConfig { rates: None, ..config(&canned, json!({})) };
-    let engine = Upstream::start(config).expect("starts");
+    let engine = Upstream::start(config, Path::new("unused")).expect("starts");
     let report = settled(&engine).await;
     assert_eq!(report.state, ReplicaState::Ready);
     assert_eq!(report.profile.map(|profile| profile.source), Some(ProfileSource::Requests));

@@ -8,9 +8,9 @@ use edge_node::io::store::Member;
 use edge_node::logic::{Neighbour, Persisted};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
-use shared::fleet::Hop;
+use shared::fleet::{Hop, Transport};
 use shared::ids::{AttemptId, Instance, NodeId, PlanEpoch, RequestId, ScopeId, ServiceId, VariantId};
-use shared::plan::{Failure, Layer, OffloadRow, Plan, PlanRows, Stage, Target};
+use shared::plan::{Failure, Layer, OffloadRow, Plan, PlanRows, Reason, Stage, Target};
 use shared::units::{Bytes, Fraction, Micros, Tokens};
 use shared::wire::body::{Prompt, Sampling};
 use shared::wire::frame::{Chunk, Hello, Pulse};
@@ -80,7 +80,7 @@ impl Lab {
         let (any, clock) = ("127.0.0.1:0".parse().expect("an address"), CertClock::load(&PathBuf::from("/nowhere")));
         let identity = self.identity(name);
         let endpoint = Endpoint::bind(any, &identity, Admit::Members, &clock, &ResetSecret::random()).expect("a socket");
-        let link = endpoint.connect(address, &node(agent)).await.expect("connected");
+        let link = endpoint.connect(address, &node(agent), Transport::Quic).await.expect("connected");
         let mut control = link.open().await.expect("open");
         control.writer.write(&Frame::Hello(hello(name))).await.expect("said");
         assert!(matches!(control.reader.read().await, Ok(Some(Frame::Welcome(_)))));
@@ -209,6 +209,14 @@ impl Ingress {
     /// Asks for a whole answer.
     pub(crate) async fn ask(&self, header: ExecHeader, prompt: &str, seed: u64) -> Answer {
         read(&mut self.begin(header, prompt, seed).await).await
+    }
+
+    /// Offers what is refused at once.
+    pub(crate) async fn refused(&self, header: ExecHeader) -> Reason {
+        match self.offer(header).await.reader.read().await {
+            Ok(Some(Frame::Refused(reason, _))) => reason,
+            other => panic!("not refused: {other:?}"),
+        }
     }
 }
 

@@ -182,15 +182,18 @@ async fn what_the_next_stage_does_not_take_costs_nothing_here() {
     assert_eq!(answer.failure, Some(Failure::Stage { node: node("lab/nobody"), failure }));
 
     let mut header = pair.ingress.header(&["lab/a", "lab/b"], 10);
-    header.variant = shared::ids::VariantId::new("large").expect("good");
-    let mut stream = pair.ingress.offer(header).await;
-    assert!(matches!(stream.reader.read().await, Ok(Some(Frame::Refused(Reason::NoReplica, _)))));
-    assert_eq!(pair.toys[0].rows(), 0, "nothing was computed for nothing");
+    header.stages[0].layers.to -= 1;
+    header.stages[1].layers.from -= 1;
+    let answer = pair.ingress.ask(header, "x", 1).await;
+    assert_eq!(answer.failure, named(Failure::Refused(Reason::Part(pair.toys[1].range()))), "b does not hold one of them");
 
     let mut header = pair.ingress.header(&["lab/a", "lab/b"], 10);
+    header.variant = shared::ids::VariantId::new("large").expect("good");
+    assert_eq!(pair.ingress.refused(header).await, Reason::NoReplica);
+    let mut header = pair.ingress.header(&["lab/a", "lab/b"], 10);
     header.stages[1].layers = header.stages[0].layers;
-    let answer = pair.ingress.ask(header, "x", 1).await;
-    assert_eq!(answer.failure, named(Failure::Refused(Reason::Part(pair.toys[1].range()))));
+    assert_eq!(pair.ingress.refused(header).await, Reason::NotGranted, "this is no split at all");
+    assert_eq!(pair.toys[0].rows(), 0, "nothing was computed for nothing");
     pair.freed().await;
     pair.end().await;
 }
@@ -208,15 +211,12 @@ async fn each_hop_refuses_what_breaks_residency() {
 
     header.attempt.number = 1;
     header.residency = ResidencyBound::Within(ScopeId::new("lab").expect("good"));
-    let answer = ingress.ask(header.clone(), "x", 1).await;
-    let failure = Box::new(Failure::Refused(Reason::Residency));
-    assert_eq!(answer.failure, Some(Failure::Stage { node: node("other/b"), failure }), "the stage before sends nothing");
+    assert_eq!(ingress.refused(header.clone()).await, Reason::Residency, "the first stage sends nothing there");
 
     // Whoever sends it all the same is refused there.
     let forger = lab.ingress("lab/z", "other/b", outside.quic_address().expect("it listens")).await;
     header.stages[0].node = node("lab/z");
-    let mut stream = forger.offer(header.next_stage().expect("a second")).await;
-    assert!(matches!(stream.reader.read().await, Ok(Some(Frame::Refused(Reason::Residency, _)))));
+    assert_eq!(forger.refused(header.next_stage().expect("a second")).await, Reason::Residency);
     for running in [a, outside] {
         running.shutdown().await.expect("all tasks end");
     }

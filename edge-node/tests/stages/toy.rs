@@ -102,6 +102,7 @@ impl Toy {
         let report = ReplicaReport {
             variant: variant.clone(),
             engine: EngineKind::Profiled,
+            device: String::new(),
             state: ReplicaState::Ready,
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),

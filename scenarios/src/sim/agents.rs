@@ -94,6 +94,7 @@ impl Universe {
             labels: BTreeMap::new(),
             costs: Costs::default(),
             addresses: vec![format!("host-{host}:1")],
+            peer_addresses: BTreeMap::new(),
             version: "sim".to_owned(),
             dispatch: setting("min-latency"),
             splits: self.config.splits,
@@ -137,7 +138,14 @@ impl Universe {
             AgentEffect::Request(effect) => self.agent_request(host, effect),
             AgentEffect::Dial(number, _, hello) => self.dial_hub(host, number, *hello),
             // Every path here carries alike, so there is nothing to move for.
-            AgentEffect::Move { .. } | AgentEffect::StayHere | AgentEffect::Retire | AgentEffect::Look(_) => {}
+            AgentEffect::Move { .. }
+            | AgentEffect::StayHere
+            | AgentEffect::Retire
+            | AgentEffect::Look(_)
+            | AgentEffect::UsePeer(..)
+            | AgentEffect::RetirePeer(..)
+            | AgentEffect::Quarantined(_)
+            | AgentEffect::Spool(_) => {}
             AgentEffect::HangUp(goodbye) => {
                 if let Some(id) = self.net.uplink(&party) {
                     self.close(id, &Ended::Goodbye(goodbye));
@@ -282,9 +290,9 @@ impl Universe {
         let id = self.net.open(ends, Purpose::Peer { names }, delay, vec![host, other]);
         let rtt = delay + delay;
         let held = self.agents[other].spec.engines.iter().map(Truth::report).collect();
-        let up = PeerEvent::Up { link: theirs, rtt, replicas: hello.replicas, transport: None };
+        let up = PeerEvent::Up { link: theirs, rtt, replicas: hello.replicas, transport: None, address: None };
         self.send(id, 1, Parcel::ToAgent(AgentEvent::Peer(me, up)));
-        let up = PeerEvent::Up { link: mine, rtt, replicas: held, transport: None };
+        let up = PeerEvent::Up { link: mine, rtt, replicas: held, transport: None, address: None };
         self.later(rtt, Step::Agent(host, life, AgentEvent::Peer(node.clone(), up)));
     }
 

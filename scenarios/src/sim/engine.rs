@@ -60,6 +60,7 @@ impl Truth {
         ReplicaReport {
             variant: self.variant.clone(),
             engine: EngineKind::Profiled,
+            device: String::new(),
             state,
             load: Load { slots: self.slots, ..Load::default() },
             memory: Bytes(100_000_000),

@@ -69,6 +69,8 @@ impl Fleet {
         let right = universe.add(agent("site-1/right", Tier::Device, other));
         let mut fleet = Self { universe, cloud, left, right, targets };
         fleet.settle();
+        // And another round, with what the neighbours have reported of each other by then.
+        fleet.universe.pass(HEARTBEAT.scale(2.0));
         fleet
     }
 

@@ -72,6 +72,10 @@ pub struct ReplicaReport {
     pub variant: VariantId,
     /// By which engine.
     pub engine: EngineKind,
+    /// Where it computes, such as `cpu` or `cuda:0`, several joined by `+`; empty where nobody said (an upstream elsewhere).
+    /// Rates belong to (engine, device, variant): a replica that moves to another device is measured anew.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub device: String,
     /// What it can do now.
     pub state: ReplicaState,
     /// How busy it is.
@@ -118,6 +122,9 @@ impl ReplicaReport {
     /// More slots, running or waiting requests than this on one replica is a broken report.
     pub const COUNT_MAX: u32 = 100_000;
 
+    /// Longest name of a device, in bytes: room for every accelerator of a large machine. More is a broken report.
+    pub const DEVICE_BYTES_MAX: usize = 128;
+
     /// Checks what the types cannot.
     ///
     /// # Errors
@@ -128,6 +135,9 @@ impl ReplicaReport {
             if count > Self::COUNT_MAX {
                 return Err(ReportFault::Value { field: field(name), why: "want at most 100000" });
             }
+        }
+        if self.device.len() > Self::DEVICE_BYTES_MAX {
+            return Err(ReportFault::Value { field: field("device"), why: "want at most 128 bytes" });
         }
         if self.layers.is_some_and(|held| !held.range.valid() || held.hidden == Bytes(0)) {
             return Err(ReportFault::Value {

@@ -202,7 +202,7 @@ impl<'a> Checker<'a> {
         let mut wanted = Bytes(0);
         for variant in &placed {
             wanted += match held(variant) {
-                Some(replica) if replica.engine == EngineKind::Llm => replica.memory,
+                Some(replica) if matches!(replica.engine, EngineKind::Llm | EngineKind::LlamaCpp) => replica.memory,
                 Some(_) => Bytes(0),
                 None => self.catalogue.variant(variant).map_or(Bytes(0), |variant| variant.memory),
             };

@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 pub enum EngineKind {
     /// In the agent's own process, from a GGUF file.
     Llm,
+    /// In the agent's own process, by llama.cpp, from a GGUF file.
+    #[serde(rename = "llama-cpp")]
+    LlamaCpp,
     /// Any server that speaks the OpenAI API.
     Upstream,
     /// Tokens at the rates of a device profile, for fleets larger than the machine.

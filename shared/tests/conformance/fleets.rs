@@ -264,6 +264,7 @@ impl Maker {
         let report = ReplicaReport {
             variant: variant.id.clone(),
             engine: EngineKind::Profiled,
+            device: String::new(),
             state,
             load,
             // Unique in the fleet and independent of names: tells one replica from another.

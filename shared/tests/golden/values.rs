@@ -42,6 +42,7 @@ pub(crate) fn replica(state: ReplicaState) -> ReplicaReport {
     ReplicaReport {
         variant: variant("smollm2-135m-q8"),
         engine: EngineKind::Llm,
+        device: String::new(),
         state,
         load: load(),
         memory: Bytes(180_000_000),

@@ -24,6 +24,7 @@ fn replica(slots: u32, rate: f64) -> ReplicaReport {
     ReplicaReport {
         variant: variant(),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots, queue_max: 4, ..Load::default() },
         memory: Bytes(1),

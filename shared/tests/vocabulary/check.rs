@@ -40,6 +40,7 @@ fn view() -> FleetView {
         let replica = ReplicaReport {
             variant: variant("v"),
             engine: EngineKind::Llm,
+            device: String::new(),
             state: ReplicaState::Ready,
             load: Load { slots: 2, ..Load::default() },
             memory: Bytes(400),

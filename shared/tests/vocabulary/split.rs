@@ -34,6 +34,8 @@ fn profile(decode_ms: f64, prompt_ms: f64) -> Profile {
     }
 }
 
+type Grow = fn(&mut Stage, u32);
+
 /// One stage with everything that an estimate needs of it.
 #[derive(Clone)]
 struct Stage {
@@ -184,7 +186,7 @@ fn energy_and_money_are_sums_over_the_parts() {
 #[test]
 fn more_of_anything_is_never_sooner() {
     let base = [stage(layers(0, 15), 10.0, Micros(500)), stage(layers(15, 30), 10.0, Micros(500))];
-    let grown: [(&str, fn(&mut Stage, u32)); 4] = [
+    let grown: [(&str, Grow); 4] = [
         ("round trip", |stage, step| stage.path.rtt = Some(Micros(u64::from(step) * 1_000))),
         ("load", |stage, step| stage.load.active = step),
         ("backlog", |stage, step| stage.load = Load { slots: 1, active: 1, backlog: Tokens(step), ..stage.load }),

@@ -18,6 +18,7 @@ fn replica(name: &str, active: u32) -> ReplicaReport {
     ReplicaReport {
         variant: variant(name),
         engine: EngineKind::Llm,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, active, ..Load::default() },
         memory: Bytes(1),

@@ -50,6 +50,7 @@ fn replica() -> ReplicaReport {
     ReplicaReport {
         variant: "tiny".parse().expect("a good name"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, ..Load::default() },
         memory: Bytes(200_000_000),

@@ -100,7 +100,7 @@ fn held(gguf: &Gguf, shape: &Shape, config: &LlmConfig) -> Result<LayerRange, Mo
 
 /// Memory that programs can still take, within the limit of the control group if there is one. Where the system does not
 /// tell, nothing is refused: unknown is not zero.
-fn memory_available() -> Bytes {
+pub(super) fn memory_available() -> Bytes {
     let Ok(mut system) = sysinfo::System::new() else { return Bytes(u64::MAX) };
     system.refresh_memory();
     let free = system.available_memory();

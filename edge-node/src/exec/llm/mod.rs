@@ -11,6 +11,7 @@ mod family;
 mod gguf;
 mod hidden;
 mod intake;
+pub mod llamacpp;
 mod load;
 mod matrix;
 mod merges;
@@ -106,6 +107,7 @@ impl Llm {
         let report = watch::Sender::new(ReplicaReport {
             variant: variant.clone(),
             engine: EngineKind::Llm,
+            device: "cpu".to_owned(),
             state: ReplicaState::Loading,
             load: Load { slots, ..Load::default() },
             memory: Bytes(0),

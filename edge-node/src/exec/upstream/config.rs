@@ -1,7 +1,9 @@
 //! What an operator says of an upstream.
 
+use super::managed::{ManagedConfig, filled};
 use crate::exec::{Rates, StartError};
 use serde::{Deserialize, Serialize};
+use shared::fleet::ReplicaReport;
 use shared::ids::VariantId;
 use shared::units::{Bytes, Tokens};
 use std::fmt;
@@ -12,7 +14,9 @@ use std::fmt;
 pub struct UpstreamConfig {
     /// What it serves.
     pub variant: VariantId,
-    /// Base URL of its API as OpenAI clients take it, such as `http://127.0.0.1:8080/v1`. Without a path, `/v1` is meant.
+    /// Base URL of its API as OpenAI clients take it, such as `http://127.0.0.1:8080/v1`. Without a path, `/v1` is meant. A managed
+    /// server may leave it out ([`MANAGED_URL`] is meant then), and may have `{port}` in it.
+    #[serde(default)]
     pub url: String,
     /// The name under which the upstream knows the model.
     pub model: String,
@@ -28,6 +32,13 @@ pub struct UpstreamConfig {
     /// Memory that it holds on this machine; zero where it runs elsewhere.
     #[serde(default)]
     pub memory: Bytes,
+    /// Where it computes, such as `["cpu"]` or `["cuda:0"]`; empty where nobody knows. A managed server computes on the CPU unless
+    /// told otherwise.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// How to start it, where the agent shall: see [`ManagedConfig`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<ManagedConfig>,
     /// What it serves beyond plain text, of `tools`, `json_schema`, `vision`, `embeddings`, `logprobs`. Requests that need more than
     /// this are not sent here.
     #[serde(default)]
@@ -45,6 +56,9 @@ pub struct UpstreamConfig {
     #[serde(default = "stall_default")]
     pub stall_ms_max: u64,
 }
+
+/// Base URL of a managed server that names none.
+pub const MANAGED_URL: &str = "http://127.0.0.1:{port}/v1";
 
 const fn slots_default() -> u32 {
     4
@@ -98,14 +112,36 @@ impl Serialize for Secret {
 }
 
 impl UpstreamConfig {
-    /// The URL of a call.
-    pub(super) fn call(&self, path: &str) -> Result<reqwest::Url, StartError> {
+    /// Its devices as a report tells them.
+    pub(super) fn device(&self) -> Result<String, StartError> {
+        let word = |name: &String| {
+            let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, ':' | '-' | '_' | '.');
+            !name.is_empty() && name.chars().all(good)
+        };
+        let joined = match (self.devices.as_slice(), &self.managed) {
+            ([], Some(_)) => "cpu".to_owned(),
+            (devices, _) => devices.join("+"),
+        };
+        if self.devices.iter().all(word) && joined.len() <= ReplicaReport::DEVICE_BYTES_MAX {
+            return Ok(joined);
+        }
+        let why = format!("{:?}: want names such as `cpu`, `cuda:0` or `metal`", self.devices);
+        Err(StartError::Value { variant: self.variant.clone(), field: "devices", why })
+    }
+
+    /// The URL of a call. `port` is a managed server's.
+    pub(super) fn call(&self, path: &str, port: u16) -> Result<reqwest::Url, StartError> {
         let bad = |why: &str| StartError::Value {
             variant: self.variant.clone(),
             field: "url",
             why: format!("{why}: want a base URL such as http://127.0.0.1:8080/v1"),
         };
-        let base = reqwest::Url::parse(self.url.trim_end_matches('/')).map_err(|error| bad(&error.to_string()))?;
+        let url = match &self.managed {
+            Some(_) if self.url.is_empty() => filled(MANAGED_URL, port, &self.model),
+            Some(_) => filled(&self.url, port, &self.model),
+            None => self.url.clone(),
+        };
+        let base = reqwest::Url::parse(url.trim_end_matches('/')).map_err(|error| bad(&error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() || base.query().is_some() {
             return Err(bad("no plain HTTP address"));
         }
@@ -133,10 +169,32 @@ mod tests {
             ("http://127.0.0.1:1/v1/", "http://127.0.0.1:1/v1/models"),
             ("https://host/api/openai/v2", "https://host/api/openai/v2/models"),
         ] {
-            assert_eq!(config(given).call("models").map(String::from).ok().as_deref(), Some(called));
+            assert_eq!(config(given).call("models", 0).map(String::from).ok().as_deref(), Some(called));
         }
         for bad in ["", "host:1", "ftp://host", "http://host/v1?x=1"] {
-            assert!(config(bad).call("models").is_err(), "{bad}");
+            assert!(config(bad).call("models", 0).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_managed_server_is_called_at_its_port() {
+        let mut config = config("");
+        config.managed = serde_json::from_value(serde_json::json!({ "command": "server", "args": ["{port}"] })).ok();
+        assert_eq!(config.call("models", 7).map(String::from).ok().as_deref(), Some("http://127.0.0.1:7/v1/models"));
+        config.url = "http://localhost:{port}/api/{model}".to_owned();
+        assert_eq!(config.call("models", 8).map(String::from).ok().as_deref(), Some("http://localhost:8/api/m/models"));
+        assert_eq!(config.device().ok().as_deref(), Some("cpu"));
+    }
+
+    #[test]
+    fn devices_are_words() {
+        let mut config = config("http://127.0.0.1:1");
+        assert_eq!(config.device().ok().as_deref(), Some(""));
+        config.devices = vec!["cuda:0".to_owned(), "cuda:1".to_owned()];
+        assert_eq!(config.device().ok().as_deref(), Some("cuda:0+cuda:1"));
+        for bad in ["", "a b", "CUDA", "x".repeat(200).as_str()] {
+            config.devices = vec![bad.to_owned()];
+            assert!(config.device().is_err(), "{bad}");
         }
     }
 

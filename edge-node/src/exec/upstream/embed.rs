@@ -1,6 +1,6 @@
 //! Vectors of texts: one call, one answer, whole.
 
-use super::run::{Answer, Broken};
+use super::run::{Answer, Broken, Reply};
 use super::{Shared, ask};
 use crate::exec::ExecEvent;
 use crate::exec::outlet::Outlet;
@@ -45,7 +45,7 @@ impl Shared {
         };
         document.insert("model".to_owned(), self.config.model.clone().into());
         document.insert("input".to_owned(), json!(texts));
-        let bytes = self.alive(outlet, self.call(&Value::Object(document), header, body)).await?;
+        let bytes = self.alive(outlet, self.vectors(&Value::Object(document), header, body)).await?;
         let vectors: Vectors<'_> = serde_json::from_slice(&bytes).map_err(|_| strange("no vectors"))?;
         if vectors.data.len() != texts.len() {
             return Err(strange("another number of vectors than of texts").into());
@@ -65,18 +65,18 @@ impl Shared {
     }
 
     /// The whole body of a good answer.
-    async fn call(&self, document: &Value, header: &ExecHeader, body: &Body) -> Result<Vec<u8>, Failure> {
+    async fn vectors(&self, document: &Value, header: &ExecHeader, body: &Body) -> Result<Vec<u8>, Failure> {
         let response = self.post_vectors(document).await?;
         let status = response.status();
         if !status.is_success() {
-            let answer = self.beginning(response).await;
+            let answer = self.beginning(&mut Reply::Far(response)).await;
             return Err(ask::refusal(status.as_u16(), &answer, header, body, &self.config));
         }
         self.whole(response).await
     }
 
     async fn post_vectors(&self, document: &Value) -> Result<reqwest::Response, Failure> {
-        let url = self.config.call(ask::path(PromptKind::Embedding)).map_err(|error| Failure::Engine(error.to_string()))?;
+        let url = self.call(ask::path(PromptKind::Embedding)).map_err(|error| Failure::Engine(error.to_string()))?;
         let request = self.authorised(self.client.post(url)).json(document).send();
         match tokio::time::timeout(self.silence_max(), request).await {
             Ok(Ok(response)) => Ok(response),

@@ -1,6 +1,7 @@
 //! Whether an upstream lives, and how fast it is when nobody said so.
 
 use super::Shared;
+use super::managed::Phase;
 use crate::exec::rates::Observation;
 use crate::exec::sse::Events;
 use futures_util::StreamExt;
@@ -28,13 +29,18 @@ impl Shared {
     /// Checks the upstream until stopped.
     pub(super) async fn watch_over(&self) {
         let mut failures = 0;
-        let mut pulse = tokio::time::interval(Duration::from_millis(self.config.health_ms.max(10)));
+        let mut pulse = tokio::time::interval(self.health_pause());
         pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
                 _ = pulse.tick() => {}
+            }
+            let phase = self.managed.as_ref().map(super::managed::Managed::phase);
+            if let Some(Phase::Down(why)) = phase {
+                self.become_state(ReplicaState::Failed(why));
+                continue;
             }
             let checked = tokio::select! {
                 biased;
@@ -45,24 +51,36 @@ impl Shared {
             let ready = self.report.borrow().state == ReplicaState::Ready;
             match checked {
                 Ok(()) => self.become_state(ReplicaState::Ready),
+                Err(_) if phase == Some(Phase::Starting) => self.become_state(ReplicaState::Loading),
                 Err(why) if !ready || failures >= FAILURES_MAX => self.become_state(ReplicaState::Failed(why)),
                 Err(_) => {}
             }
         }
     }
 
+    /// Keeps the server running, where that is this agent's task.
+    pub(super) async fn keep_running(&self) {
+        let Some(managed) = &self.managed else { return };
+        let healthy = || async {
+            match managed.health() {
+                Some(url) => self.reach(reqwest::Url::parse(&url).map_err(|error| error.to_string())?).await,
+                None => self.reach(self.models()?).await,
+            }
+        };
+        managed.run(&self.stop, self.health_pause(), healthy).await;
+    }
+
+    fn health_pause(&self) -> Duration {
+        Duration::from_millis(self.config.health_ms.max(10))
+    }
+
+    fn models(&self) -> Result<reqwest::Url, String> {
+        self.call("models").map_err(|error| error.to_string())
+    }
+
     /// One round trip; once, when the speed is not known, a short request.
     async fn check(&self) -> Result<(), String> {
-        let url = self.config.call("models").map_err(|error| error.to_string())?;
-        let answer = tokio::time::timeout(CHECK_TIMEOUT, self.authorised(self.client.get(url)).send()).await;
-        match answer {
-            Ok(Ok(answer)) if answer.status().is_success() => {}
-            Ok(Ok(answer)) => {
-                return Err(format!("the upstream answers with status {} when asked for its models", answer.status().as_u16()));
-            }
-            Ok(Err(_)) => return Err("the upstream cannot be reached".to_owned()),
-            Err(_) => return Err(format!("the upstream does not answer within {CHECK_TIMEOUT:?}")),
-        }
+        self.reach(self.models()?).await?;
         if self.report.borrow().profile.is_some() {
             return Ok(());
         }
@@ -79,13 +97,26 @@ impl Shared {
         if self.report.borrow().profile.is_some() { Ok(()) } else { Err("the upstream's speed could not be measured".to_owned()) }
     }
 
+    /// Whether this URL answers with success.
+    async fn reach(&self, url: reqwest::Url) -> Result<(), String> {
+        let answer = tokio::time::timeout(CHECK_TIMEOUT, self.authorised(self.client.get(url)).send()).await;
+        match answer {
+            Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
+            Ok(Ok(answer)) => {
+                Err(format!("the upstream answers with status {} when asked for its health", answer.status().as_u16()))
+            }
+            Ok(Err(_)) => Err("the upstream cannot be reached".to_owned()),
+            Err(_) => Err(format!("the upstream does not answer within {CHECK_TIMEOUT:?}")),
+        }
+    }
+
     async fn measure(&self) -> Option<Observation> {
         let document = serde_json::json!({
             "model": self.config.model, "stream": true, "stream_options": { "include_usage": true }, "max_tokens": MEASURE_TOKENS,
             "messages": [{ "role": "user", "content": MEASURE_PROMPT }],
         });
         let began = Instant::now();
-        let url = self.config.call("chat/completions").ok()?;
+        let url = self.call("chat/completions").ok()?;
         let response = self.authorised(self.client.post(url)).json(&document).send().await.ok()?;
         let mut stream = response.error_for_status().ok()?.bytes_stream();
         let (mut events, mut tokens, mut usage) = (Events::default(), 0, None);

@@ -13,6 +13,9 @@ pub enum ProbeError {
     /// Its URL is none.
     #[error(transparent)]
     Config(#[from] crate::exec::StartError),
+    /// There is no such program to start.
+    #[error("the program `{0}` cannot be found: install it, or give its path")]
+    Command(String),
     /// Nobody answers there.
     #[error("{0} cannot be reached")]
     Unreachable(String, #[source] reqwest::Error),
@@ -34,12 +37,16 @@ pub enum ProbeError {
     },
 }
 
-/// Asks the upstream for its models. Sends nothing but the key.
+/// Asks the upstream for its models; of a managed one, looks whether it can be started. Sends nothing but the key.
 ///
 /// # Errors
 /// [`ProbeError`] says what is in the way.
 pub async fn probe(config: &UpstreamConfig) -> Result<(), ProbeError> {
-    let url = config.call("models")?;
+    if let Some(managed) = &config.managed {
+        // It runs only while an agent does, and where, that agent alone knows.
+        return if managed.found() { Ok(()) } else { Err(ProbeError::Command(managed.command.display().to_string())) };
+    }
+    let url = config.call("models", 0)?;
     let at = url.to_string();
     let unreachable = |error: reqwest::Error| ProbeError::Unreachable(at.clone(), error.without_url());
     let client = reqwest::Client::builder()

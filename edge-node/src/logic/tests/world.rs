@@ -31,6 +31,7 @@ pub(super) fn replica() -> ReplicaReport {
     ReplicaReport {
         variant: VariantId::new("small").expect("good"),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 1, ..Load::default() },
         memory: Bytes(0),
@@ -58,6 +59,7 @@ pub(super) fn config() -> AgentConfig {
         labels: Default::default(),
         costs: Costs::default(),
         addresses: vec!["127.0.0.1:1".to_owned()],
+        peer_addresses: Default::default(),
         version: "test".to_owned(),
         dispatch: DispatchSetting { policy: "min-latency".to_owned(), config: serde_json::Value::Null },
         splits: shared::policy::dispatch::SplitRules::default(),

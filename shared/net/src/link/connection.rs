@@ -202,6 +202,15 @@ impl Link {
         PathReport { hop, rtt, loss, transport: Some(self.transport()), ..PathReport::local() }
     }
 
+    /// Packets of this end that got lost, since the beginning. None over TCP, which repairs what is lost unseen.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        match &self.carrier {
+            Carrier::Quic(connection) => connection.stats().path.lost_packets,
+            Carrier::Tcp(_) => 0,
+        }
+    }
+
     /// Bytes sent and received: in UDP datagrams with all overhead within them, or within TLS on TCP.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {

@@ -66,6 +66,7 @@ pub(crate) fn replica(with: &str, decode: f64) -> ReplicaReport {
     ReplicaReport {
         variant: variant(with),
         engine: EngineKind::Profiled,
+        device: String::new(),
         state: ReplicaState::Ready,
         load: Load { slots: 4, queue_max: 8, ..Load::default() },
         memory: Bytes(1_000),

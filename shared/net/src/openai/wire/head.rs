@@ -156,14 +156,12 @@ fn header(line: &[u8], seen: &mut Seen) -> Result<(), Fault> {
             return Err(malformed("this connection cannot be upgraded: leave `Upgrade` out"));
         }
         14 if name.eq_ignore_ascii_case(b"content-length") => {
-            if seen.length.replace(length(value)?).is_some() {
-                return Err(ambiguous("want one `Content-Length`"));
-            }
+            let before = seen.length.replace(length(value)?);
+            return if before.is_some() { Err(ambiguous("want one `Content-Length`")) } else { Ok(()) };
         }
         17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-            if std::mem::replace(&mut seen.chunked, true) || !value.eq_ignore_ascii_case(b"chunked") {
-                return Err(ambiguous("want one `Transfer-Encoding`, and `chunked` in it"));
-            }
+            let good = !std::mem::replace(&mut seen.chunked, true) && value.eq_ignore_ascii_case(b"chunked");
+            return if good { Ok(()) } else { Err(ambiguous("want one `Transfer-Encoding`, and `chunked` in it")) };
         }
         _ => {}
     }
