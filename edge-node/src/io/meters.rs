@@ -1,7 +1,9 @@
 //! What the agent counts, for Prometheus. Labels are names from closed sets or of this node's own replicas; never text of a
 //! request, never a name that a client made up.
 
+use super::execute::Engines;
 use super::links::Links;
+use crate::exec::Reuse;
 use crate::logic::NodeStatus;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -57,6 +59,15 @@ struct DirectionLabels {
     direction: &'static str,
 }
 
+/// What engines say of the beginnings of prompts that they keep, in the order of [`Meters::reuse`].
+const REUSE: [(&str, &str); 5] = [
+    ("prefix_hits", "Prompts whose beginning had been computed before"),
+    ("prefix_misses", "Prompts whose beginning had not"),
+    ("prefix_tokens", "Prompt tokens that needed no computation"),
+    ("prefix_evicted", "Kept blocks of tokens that were dropped to make room"),
+    ("prefix_blocks", "Kept blocks of tokens"),
+];
+
 /// All counters of the agent.
 pub(super) struct Meters {
     registry: Mutex<Registry>,
@@ -90,11 +101,13 @@ pub(super) struct Meters {
     stage_tokens: Counter,
     stage_bytes: Counter,
     peer_bytes: Family<DirectionLabels, Gauge>,
+    reuse: [Family<VariantLabels, Gauge>; REUSE.len()],
     links: Arc<Links>,
+    engines: Engines,
 }
 
 impl Meters {
-    pub(super) fn new(links: Arc<Links>) -> Self {
+    pub(super) fn new(links: Arc<Links>, engines: Engines) -> Self {
         let meters = Self {
             registry: Mutex::new(Registry::with_prefix("tidegate_agent")),
             requests: Family::default(),
@@ -127,7 +140,9 @@ impl Meters {
             stage_tokens: Counter::default(),
             stage_bytes: Counter::default(),
             peer_bytes: Family::default(),
+            reuse: Default::default(),
             links,
+            engines,
         };
         meters.register();
         meters
@@ -185,6 +200,19 @@ impl Meters {
             "Bytes to and from other agents without the hub, as the network sees them",
             self.peer_bytes.clone(),
         );
+        for ((name, help), family) in REUSE.into_iter().zip(&self.reuse) {
+            registry.register(name, help, family.clone());
+        }
+    }
+
+    fn read_reuse(&self) {
+        for (variant, engine) in &*self.engines {
+            let Some(Reuse { hits, misses, tokens, evicted, blocks }) = engine.reuse() else { continue };
+            for (family, count) in self.reuse.iter().zip([hits, misses, tokens, evicted, blocks]) {
+                let labels = VariantLabels { variant: variant.to_string() };
+                family.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        }
     }
 
     /// Hidden states of so many tokens went to a next stage, in a frame of so many bytes.
@@ -266,6 +294,7 @@ impl Meters {
         for replica in &status.replicas {
             self.load(&replica.variant, &replica.load);
         }
+        self.read_reuse();
         let (sent, received) = self.links.peer_bytes();
         for (direction, bytes) in [("sent", sent), ("received", received)] {
             let labels = DirectionLabels { direction };

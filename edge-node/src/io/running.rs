@@ -164,7 +164,7 @@ impl Running {
         tasks.spawn("API keys", Keeper::start(Arc::clone(&folder), ring.clone())?.run(tasks.cancelled()));
         let (handle, inbox) = driver::channel(&agent, clock);
         let links = Arc::new(Links::default());
-        let meters = Arc::new(Meters::new(Arc::clone(&links)));
+        let meters = Arc::new(Meters::new(Arc::clone(&links), Arc::clone(&engines)));
         let reach = Reach { links: Arc::clone(&links), meters: Arc::clone(&meters) };
         let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
