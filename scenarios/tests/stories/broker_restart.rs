@@ -8,6 +8,7 @@ use shared::backoff::mix;
 use shared::fleet::{Costs, Tier};
 use shared::ids::{Instance, NodeId, SessionEpoch};
 use shared::plan::DispatchSetting;
+use shared::policy::dispatch::SplitRules;
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Welcome;
 use shared::work::Catalogue;
@@ -53,6 +54,7 @@ fn agent(number: usize, seed: u64) -> Agent {
         dispatch: setting("min-latency"),
         allocation: setting("equal"),
         catalogue: Catalogue::default(),
+        splits: SplitRules::default(),
         seed: mix(seed, u64::try_from(number).expect("small")),
     };
     Agent::new(config, None).expect("known policies")
