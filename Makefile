@@ -40,6 +40,12 @@ test: model mosquitto $(VENV)/installed ## Run all tests
 	TIDEGATE_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) test --workspace --test openai -- --ignored the_official_client
 
 # llama.cpp is compiled from source: minutes, once. Needs cmake, clang and libclang.
+# Damaged input for every parser: `make fuzz SECONDS=600` for ten minutes a target; `make test` gives each two seconds.
+SECONDS_EACH := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
+.PHONY: fuzz
+fuzz: ## Damage what comes from outside for longer (SECONDS=60 a target)
+	TIDEGATE_FUZZ_SECONDS=$(SECONDS_EACH) $(CARGO) test --workspace --test fuzz -- --nocapture
+
 .PHONY: test-llama-cpp
 test-llama-cpp: model compilers ## Run the tests of the speed engine (compiles llama.cpp)
 	$(CARGO) test --workspace --features edge-node/llama-cpp --test exec llamacpp
@@ -134,6 +140,11 @@ bench-agent: prometheus-node-exporter release ## What an idle agent costs, besid
 .PHONY: bench-hub
 bench-hub: mosquitto release ## What telemetry costs the hub, beside Mosquitto, and what a thousand agents do
 	$(CARGO) bench --workspace --bench hub -- $(BENCH)
+
+.PHONY: bench-split
+bench-split: model ## A model over two agents beside the whole on one
+	$(CARGO) build --workspace --release --bins
+	$(CARGO) bench --workspace --bench split -- --model $(CURDIR)/$(MODEL) $(BENCH)
 
 .PHONY: bench-dispatch
 bench-dispatch: ## How long a decision takes, with 100, 1,000 and 10,000 replicas in view

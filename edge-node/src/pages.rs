@@ -200,7 +200,7 @@ const fn finish_word(finish: Finish) -> &'static str {
 
 fn decision(decision: &Decision) -> Vec<String> {
     let said = match &decision.verdict {
-        Verdict::Assign(choice) => format!("run {}", place(&choice.candidate)),
+        Verdict::Assign(choice) => format!("run {}{}", place(&choice.candidate), over(choice.transport)),
         Verdict::Wait(reason) => format!("wait: {reason}"),
         Verdict::Refuse(reason) => format!("refuse: {reason}"),
     };
@@ -223,6 +223,14 @@ fn place(candidate: &Candidate) -> String {
         text += &format!(", then {} on {} ({})", stage.layers, stage.node, way(stage.hop));
     }
     text
+}
+
+/// QUIC is the rule, and not worth a word.
+const fn over(transport: Option<Transport>) -> &'static str {
+    match transport {
+        Some(Transport::Tcp) => " over TCP",
+        Some(Transport::Quic) | None => "",
+    }
 }
 
 const fn way(hop: Hop) -> &'static str {
@@ -336,7 +344,7 @@ mod tests {
             money: None,
             quality: Quality::default(),
         };
-        Choice { candidate, estimate }
+        Choice { candidate, estimate, transport: None }
     }
 
     #[test]

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_stays_within_its_bounds_and_is_empty_in_the_end() {
+    fn row_18_the_file_stays_within_its_bounds_and_is_empty_in_the_end() {
         let folder = tempfile::tempdir().expect("folder");
         let (mut shadow, found) = Shadow::load(folder.path().join(FILE)).expect("new");
         assert!(found.is_empty());

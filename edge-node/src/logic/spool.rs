@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn two_offline_days_do_not_fill_the_memory_and_the_newest_stay() {
+    fn row_18_two_offline_days_do_not_fill_the_memory_and_the_newest_stay() {
         let mut spool = Spool::default();
         let pushed = 3 * RECORDS_MAX as u128;
         for id in 0..pushed {

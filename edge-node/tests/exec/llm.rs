@@ -108,7 +108,7 @@ fn positions_must_follow_each_other_and_fit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resumed_stream_is_the_unbroken_one() {
+async fn row_25_a_resumed_stream_is_the_unbroken_one() {
     let lab = Lab::new();
     let engine = lab.engine().await;
     let seeded = Sampling { max_tokens: 30, seed: 5, ..Sampling::default() };

@@ -58,7 +58,7 @@ async fn fixed_prompts_begin_with_fixed_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resumed_stream_is_the_unbroken_one() {
+async fn row_25_a_resumed_stream_is_the_unbroken_one() {
     let Some(path) = path() else { return };
     let engine = Llm::start(config(&path)).expect("starts");
     ready(&engine).await;

@@ -8,6 +8,7 @@ use shared::backoff::mix;
 use shared::fleet::{Costs, Tier};
 use shared::ids::{Instance, NodeId, SessionEpoch};
 use shared::plan::DispatchSetting;
+use shared::policy::dispatch::SplitRules;
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Welcome;
 use shared::work::Catalogue;
@@ -54,6 +55,7 @@ fn agent(number: usize, seed: u64) -> Agent {
         splits: shared::policy::dispatch::SplitRules::default(),
         allocation: setting("equal"),
         catalogue: Catalogue::default(),
+        splits: SplitRules::default(),
         seed: mix(seed, u64::try_from(number).expect("small")),
     };
     Agent::new(config, None).expect("known policies")
@@ -150,7 +152,7 @@ impl Fleet {
 }
 
 #[test]
-fn a_broker_restart_is_no_storm_and_all_come_back() {
+fn row_11_a_broker_restart_is_no_storm_and_all_come_back() {
     for seed in [1, 2, 3] {
         println!("seed {seed}");
         let mut fleet = Fleet::new(seed);

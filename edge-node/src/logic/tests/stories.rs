@@ -60,7 +60,7 @@ fn a_node_that_was_revoked_says_so_and_asks_rarely() {
 }
 
 #[test]
-fn a_hub_that_throws_us_out_is_dialled_less_and_less_often_yet_within_a_heartbeat() {
+fn row_11_a_hub_that_throws_us_out_is_dialled_less_and_less_often_yet_within_a_heartbeat() {
     let mut world = World::new(None);
     let mut gaps = Vec::new();
     for _ in 0..30 {
