@@ -52,7 +52,6 @@ fn agent(number: usize, seed: u64) -> Agent {
         peer_addresses: BTreeMap::new(),
         version: "story".to_owned(),
         dispatch: setting("min-latency"),
-        splits: shared::policy::dispatch::SplitRules::default(),
         allocation: setting("equal"),
         catalogue: Catalogue::default(),
         splits: SplitRules::default(),
