@@ -40,6 +40,12 @@ test: model mosquitto $(VENV)/installed ## Run all tests
 	TIDEGATE_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) test --workspace --test openai -- --ignored the_official_client
 
 # llama.cpp is compiled from source: minutes, once. Needs cmake, clang and libclang.
+# Damaged input for every parser: `make fuzz SECONDS=600` for ten minutes a target; `make test` gives each two seconds.
+SECONDS_EACH := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
+.PHONY: fuzz
+fuzz: ## Damage what comes from outside for longer (SECONDS=60 a target)
+	TIDEGATE_FUZZ_SECONDS=$(SECONDS_EACH) $(CARGO) test --workspace --test fuzz -- --nocapture
+
 .PHONY: test-llama-cpp
 test-llama-cpp: model compilers ## Run the tests of the speed engine (compiles llama.cpp)
 	$(CARGO) test --workspace --features edge-node/llama-cpp --test exec llamacpp
@@ -114,6 +120,54 @@ mosquitto:
 	fi; \
 	command -v mosquitto >/dev/null || { echo "error: the tests need mosquitto: install it (Debian: apt-get install mosquitto)"; exit 1; }
 
+# Benchmarks: real release programs beside real peers, on loopback. None of them asserts anything: they print what they find, and
+# which floors are held. Arguments go behind BENCH=, such as BENCH="--rounds 3 --json out.json".
+BENCH ?=
+VENV_BENCH := .venv-bench
+VLLM_ROUTER := $(VENV_BENCH)/bin/vllm-router
+
+.PHONY: bench
+bench: bench-dispatch bench-gateway bench-agent bench-hub ## All benchmarks, one after the other
+
+.PHONY: bench-gateway
+bench-gateway: haproxy $(VLLM_ROUTER) release ## What an agent adds to a call, beside HAProxy and vllm-router
+	TIDEGATE_VLLM_ROUTER=$(CURDIR)/$(VLLM_ROUTER) $(CARGO) bench --workspace --bench gateway -- $(BENCH)
+
+.PHONY: bench-agent
+bench-agent: prometheus-node-exporter release ## What an idle agent costs, beside node_exporter
+	$(CARGO) bench --workspace --bench agent -- $(BENCH)
+
+.PHONY: bench-hub
+bench-hub: mosquitto release ## What telemetry costs the hub, beside Mosquitto, and what a thousand agents do
+	$(CARGO) bench --workspace --bench hub -- $(BENCH)
+
+.PHONY: bench-split
+bench-split: model ## A model over two agents beside the whole on one
+	$(CARGO) build --workspace --release --bins
+	$(CARGO) bench --workspace --bench split -- --model $(CURDIR)/$(MODEL) $(BENCH)
+
+.PHONY: bench-dispatch
+bench-dispatch: ## How long a decision takes, with 100, 1,000 and 10,000 replicas in view
+	$(CARGO) test --workspace --release --test conformance -- --ignored --nocapture speed
+
+.PHONY: release
+release:
+	$(CARGO) build --workspace --release --bins
+
+$(VLLM_ROUTER):
+	$(PYTHON) -m venv $(VENV_BENCH)
+	$(VENV_BENCH)/bin/pip install --quiet --disable-pip-version-check vllm-router==0.1.17
+
+.PHONY: haproxy prometheus-node-exporter
+haproxy prometheus-node-exporter:
+	@export PATH="$$PATH:/usr/sbin:/usr/local/sbin"; \
+	if command -v $@ >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing $@"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $@ >/dev/null; \
+	fi; \
+	command -v $@ >/dev/null || { echo "error: this benchmark needs $@: install it (Debian: apt-get install $@)"; exit 1; }
+
 .PHONY: model
 model: ## Bring the model of the quick start (93 MB) and verify it
 	@if [ -f $(MODEL) ] && echo "$(MODEL_SHA256)  $(MODEL)" | sha256sum --check --status; then exit 0; fi; \
@@ -168,5 +222,5 @@ test-units: package-x86_64 ## Run the systemd units under a systemd of their own
 
 .PHONY: clean
 clean: ## Remove what the demo and the build left; the model stays
-	rm -rf demo-run $(VENV)
+	rm -rf demo-run $(VENV) $(VENV_BENCH)
 	$(CARGO) clean

@@ -202,8 +202,8 @@ impl Config {
         if !(60..=10 * 365 * 86_400).contains(&self.certificates.node_lifetime_s) {
             return fail("certificates.node_lifetime_s", "60 seconds to ten years");
         }
-        if !(50..=600_000).contains(&self.policies.heartbeat_ms) {
-            return fail("policies.heartbeat_ms", "50 to 600000");
+        if !(20..=600_000).contains(&self.policies.heartbeat_ms) {
+            return fail("policies.heartbeat_ms", "20 to 600000");
         }
         if self.records.bytes_max < 1024 * 1024 || self.records.count_max < 100 {
             return fail("records", "at least 1 MiB and 100 records, or none of them would last");

@@ -17,10 +17,14 @@ use shared_net::host::LogSettings;
 use shared_net::openai::{BadFront, Exposure, FrontConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZero;
 use std::path::PathBuf;
 
 /// Start of the names of environment variables: `TIDEGATE_EDGE__HTTP__LISTEN` sets `http.listen`.
 pub const ENVIRONMENT_PREFIX: &str = "TIDEGATE_EDGE";
+
+/// Most threads that carry requests. More than this many would only wake each other up.
+pub const THREADS_MAX: usize = 256;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +55,9 @@ pub struct Config {
     pub services: Vec<Service>,
     /// How the agent decides.
     pub policies: PolicySection,
+    /// Threads that carry requests to and fro. One carries thousands a second, and each with the least delay; more are for a server
+    /// that is a gateway to many. Models compute on threads of their own.
+    pub threads: NonZero<u32>,
     /// The log.
     pub log: LogSettings,
 }
@@ -70,6 +77,7 @@ impl Default for Config {
             engines: Vec::new(),
             services: Vec::new(),
             policies: PolicySection::default(),
+            threads: NonZero::<u32>::MIN,
             log: LogSettings::default(),
         }
     }
@@ -175,6 +183,9 @@ pub enum BadConfig {
     /// The front cannot start.
     #[error("`http.front`: {0}")]
     Front(#[from] BadFront),
+    /// No machine needs so many.
+    #[error("`threads`: want 1 to {THREADS_MAX}")]
+    Threads,
     /// Two engines serve the same.
     #[error("`engines`: `{0}` is served by two engines: give each a variant of its own")]
     EngineTwice(shared::ids::VariantId),
@@ -198,6 +209,9 @@ impl Config {
         Dispatcher::new(&self.policies.dispatch)?;
         Allocator::named(&self.policies.allocation.policy, self.policies.allocation.config.clone())?;
         self.http.front.validate()?;
+        if usize::try_from(self.threads.get()).map_or(true, |threads| threads > THREADS_MAX) {
+            return Err(BadConfig::Threads);
+        }
         let mut variants = BTreeSet::new();
         if let Some(twice) = self.engines.iter().find(|engine| !variants.insert(engine.variant())) {
             return Err(BadConfig::EngineTwice(twice.variant().clone()));

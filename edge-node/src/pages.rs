@@ -33,7 +33,11 @@ pub fn status(status: &NodeStatus) -> String {
     lines.push(format!("dispatch  {}; {} requests open", status.dispatch, status.requests_open));
     lines.push(format!("services  {}", joined(status.services.iter())));
     let spool = &status.spool;
-    lines.push(format!("records   {} wait for the hub ({} bytes), {} dropped", spool.records, spool.bytes, spool.dropped));
+    let oldest = spool.oldest.map(|age| format!(", the oldest for {age}")).unwrap_or_default();
+    lines.push(format!(
+        "records   {} wait for the hub ({} of at most {} bytes{oldest}), {} dropped",
+        spool.records, spool.bytes, spool.bytes_max, spool.dropped
+    ));
     lines.extend(replicas(status));
     lines.extend(plans(status));
     lines.extend(peers(status));
@@ -69,6 +73,10 @@ fn uplink(status: &NodeStatus) -> String {
     }
     if uplink.state == "up" {
         text += if uplink.broker { ", broker connected" } else { ", broker not connected" };
+    }
+    if !uplink.quarantined.is_empty() {
+        let kinds: Vec<_> = uplink.quarantined.iter().map(|kind| kind.name()).collect();
+        text += &format!("; not published, because the broker closes the connection for it: {}", kinds.join(", "));
     }
     if let Some(why) = uplink.last_loss.as_ref().filter(|_| uplink.state != "up") {
         text += &format!(" (last loss: {why})");
@@ -192,7 +200,7 @@ const fn finish_word(finish: Finish) -> &'static str {
 
 fn decision(decision: &Decision) -> Vec<String> {
     let said = match &decision.verdict {
-        Verdict::Assign(choice) => format!("run {}", place(&choice.candidate)),
+        Verdict::Assign(choice) => format!("run {}{}", place(&choice.candidate), over(choice.transport)),
         Verdict::Wait(reason) => format!("wait: {reason}"),
         Verdict::Refuse(reason) => format!("refuse: {reason}"),
     };
@@ -215,6 +223,14 @@ fn place(candidate: &Candidate) -> String {
         text += &format!(", then {} on {} ({})", stage.layers, stage.node, way(stage.hop));
     }
     text
+}
+
+/// QUIC is the rule, and not worth a word.
+const fn over(transport: Option<Transport>) -> &'static str {
+    match transport {
+        Some(Transport::Tcp) => " over TCP",
+        Some(Transport::Quic) | None => "",
+    }
 }
 
 const fn way(hop: Hop) -> &'static str {
@@ -328,7 +344,7 @@ mod tests {
             money: None,
             quality: Quality::default(),
         };
-        Choice { candidate, estimate }
+        Choice { candidate, estimate, transport: None }
     }
 
     #[test]

@@ -109,7 +109,7 @@ async fn an_agent_alone_answers_says_so_and_explains() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_vanishes_frees_its_slot() {
+async fn row_23_a_client_that_vanishes_frees_its_slot() {
     let folder = tempfile::tempdir().expect("folder");
     let running = Running::start(&slow(&folder.path().join("state")), None).await.expect("starts");
     let client = Client::of(&running);

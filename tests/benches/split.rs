@@ -3,13 +3,10 @@
 //! Three agents on loopback, one computing thread each: one with the whole model, two with half of the layers. While one half
 //! computes the other waits, so a split would be as fast as the whole if its way between the halves cost nothing.
 
-#[path = "kit/report.rs"]
-mod report;
-
-use report::{Bound, Report, Spread, number};
 use scenarios::emulate::client::{Question, Reply};
 use serde_json::json;
 use shared::ids::NodeId;
+use tests::report::{Bound, Report, Spread, number};
 use tests::{World, agent_metric, llm, service};
 
 /// Tokens of an answer: enough that the first, which takes the prompt's time, counts for nothing.

@@ -46,7 +46,7 @@ fn chat() -> Value {
     json!({
         "model": "small", "max_tokens": 3, "stream": false, "temperature": 0.5, "top_p": 0.9, "seed": 7, "n": 1, "stop": ["x"],
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "When?"}]}],
-        "tidegate": {"residency": "node", "deadline_ms": 5000, "priority": "normal"}, "metadata": {"a": "b"},
+        "tidegate": {"residency": "node", "deadline_ms": 5000, "priority": 5}, "metadata": {"a": "b"},
     })
 }
 

@@ -211,7 +211,7 @@ async fn expired_reused_and_foreign_tokens_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cloned_identity_is_flagged_and_others_are_served() {
+async fn row_8_a_cloned_identity_is_flagged_and_others_are_served() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "").await;
     let twin = world.agent("bay/edge-1", &profiled("v", fast())).await;
     let other = world.agent("cape/edge-1", &profiled("v", fast())).await;
@@ -312,7 +312,7 @@ async fn garbage_on_every_port_disturbs_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nodes_nonsense_about_itself_is_dropped_named_and_counted() {
+async fn row_21_a_nodes_nonsense_about_itself_is_dropped_named_and_counted() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "").await;
     let edge = world.agent("bay/edge-1", &profiled("v", fast())).await;
     let hub = world.fleet.hub().name().clone();

@@ -9,7 +9,7 @@ use tests::{Canary, Pace, SOON, World, files_with, profiled, service};
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_boots_without_its_hub_answers_and_says_so() {
+async fn row_12_an_agent_that_boots_without_its_hub_answers_and_says_so() {
     // A name that is found on disk when the agent has learnt it.
     let name = Canary::fresh();
     let mut world = World::new(vec![service(name.text(), &[("v", 50)])], "").await;

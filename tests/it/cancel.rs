@@ -19,7 +19,7 @@ async fn open_stream(world: &World, at: &NodeId, body: Value) -> impl futures_ut
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_frees_its_slot_here_and_across_a_hop() {
+async fn row_23_a_client_that_leaves_frees_its_slot_here_and_across_a_hop() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "").await;
     let slow = Pace { decode_per_s: 20, slots: 1, ..Pace::default() };
     let cloud = world.agent("cloud/gpu-1", &profiled("v", slow)).await;

@@ -25,7 +25,7 @@ fn seen_by_hub(world: &World) -> (usize, PlanEpoch) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_local_request_fails_and_all_nodes_are_back_within_a_heartbeat() {
+async fn row_20_no_local_request_fails_and_all_nodes_are_back_within_a_heartbeat() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "").await;
     let fast = Pace { decode_per_s: 200, slots: 8, ..Pace::default() };
     let mut edges = Vec::new();

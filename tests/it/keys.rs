@@ -63,8 +63,13 @@ async fn a_key_of_the_hub_holds_at_its_agents_also_without_it_until_it_is_revoke
 
     let listed = world.fleet.hub().command(&["key", "list", "--json"]).expect("listed");
     assert!(listed.contains("team/late") && !listed.contains("tg-"), "{listed}");
-    let held = std::fs::read_to_string(world.fleet.agent(&edge).expect("there").folder().join("state/agent.json"));
-    assert!(held.is_ok_and(|held| held.contains("team/late") && !held.contains("tg-")), "hashes only");
+    let state = world.fleet.agent(&edge).expect("there").folder().join("state/agent.json");
+    let held = until("the key on the agent's disk", SOON, || async {
+        let held = std::fs::read_to_string(&state).map_err(|error| error.to_string())?;
+        if held.contains("team/late") { Ok(held) } else { Err("not yet".to_owned()) }
+    });
+    let (held, _) = held.await.unwrap_or_else(|late| panic!("{late}"));
+    assert!(!held.contains("tg-"), "hashes only");
 
     world.fleet.hub_mut().kill();
     world.until_degraded(&edge, true).await;

@@ -41,7 +41,7 @@ async fn leave_open(base: &str, body: &Value) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_prompt_is_given_up_at_once_and_the_other_stream_goes_on() {
+async fn row_23_a_long_prompt_is_given_up_at_once_and_the_other_stream_goes_on() {
     let mut wide = service("s", &[("v", 50)]);
     wide.variants.iter_mut().for_each(|variant| variant.context = Tokens(CONTEXT));
     let mut world = World::new(vec![wide], "").await;

@@ -49,6 +49,9 @@ async fn udp_blocked() {
     assert_eq!(served_by(&relayed), Some((cloud, "relay".to_owned())));
     let direct = world.until_answered(&edge, &Question::new("t", "a neighbour's", 4).needing(json!({"residency": "site"}))).await;
     assert_eq!(served_by(&direct), Some((peer.clone(), "direct".to_owned())));
+    let id = direct.request.as_deref().expect("an id");
+    let told = world.fleet.agent(&edge).expect("there").command(&["explain", id]).expect("explained");
+    assert!(told.contains("over TCP"), "{told}");
     let from_hub = world.until_answered(&hub, &Question::new("t", "from the hub", 4)).await;
     assert_eq!(from_hub.served.and_then(|served| served.node), Some(peer.clone()));
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tests::{Pace, SOON, World, profiled, service};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_content_yet_is_answered_elsewhere() {
+async fn row_28_a_request_without_content_yet_is_answered_elsewhere() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "").await;
     // So slow at the prompt that it is killed before the first token, but better than nothing for dispatch.
     let dying = world.agent("cloud/gpu-1", &profiled("v", Pace { prompt_per_s: 2, decode_per_s: 500, slots: 8 })).await;

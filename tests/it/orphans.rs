@@ -45,7 +45,7 @@ async fn world() -> (World, NodeId, NodeId, NodeId) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_ingress_leaves_no_execution_behind() {
+async fn row_14_a_dead_ingress_leaves_no_execution_behind() {
     let (mut world, _, edge, cloud) = world().await;
     long_answer(&world, &edge, &cloud).await;
     world.fleet.agent_mut(&edge).expect("there").kill();
@@ -54,7 +54,7 @@ async fn a_dead_ingress_leaves_no_execution_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_hub_leaves_no_execution_behind() {
+async fn row_14_a_dead_hub_leaves_no_execution_behind() {
     let (mut world, hub, _, cloud) = world().await;
     long_answer(&world, &hub, &cloud).await;
     world.fleet.hub_mut().kill();
@@ -63,7 +63,7 @@ async fn a_dead_hub_leaves_no_execution_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_hub_leaves_no_relayed_execution_behind() {
+async fn row_14_a_dead_hub_leaves_no_relayed_execution_behind() {
     let (mut world, _, edge, cloud) = world().await;
     long_answer(&world, &edge, &cloud).await;
     world.fleet.hub_mut().kill();

@@ -71,7 +71,7 @@ impl Board {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_does_not_work_is_taken_back() {
+async fn row_22_a_release_that_does_not_work_is_taken_back() {
     let board = Board::new();
     let good = beside("edge-node").expect("built");
     let hash = sha256(&good);
@@ -144,7 +144,7 @@ fn a_damaged_release_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_hub_shows_what_really_runs_and_the_agent_notes_that_it_works() {
+async fn row_22_the_hub_shows_what_really_runs_and_the_agent_notes_that_it_works() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "").await;
     let node = world.agent("bay/edge-1", &profiled("v", Pace::default())).await;
     let hash = sha256(&beside("edge-node").expect("built"));

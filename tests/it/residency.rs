@@ -8,7 +8,7 @@ use tests::{Canary, Recorder, World, files_with, hub_metric, service};
 const RELAYED: &str = "tidegate_hub_relay_streams_total";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_canary_leaves_the_site_while_the_engine_is_dead_and_the_uplink_flaps() {
+async fn row_30_no_canary_leaves_the_site_while_the_engine_is_dead_and_the_uplink_flaps() {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "[log]\nfilter = \"trace\"\n").await;
     // The edge's engine is dead; the cloud could serve, and must not. Its engine keeps all that it is sent.
     let dead = "[log]\nfilter = \"trace\"\n[[engines]]\nengine = \"upstream\"\nvariant = \"v\"\nurl = \"http://127.0.0.1:9/v1\"\n\

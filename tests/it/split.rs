@@ -196,7 +196,7 @@ async fn two_nodes_answer_as_one_directly_and_through_the_hub() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_a_split_request_frees_both_nodes() {
+async fn row_23_a_client_that_leaves_a_split_request_frees_both_nodes() {
     // Row 23 of the complaints.
     let halves = Halves::new("lab/b").await;
     // In the prompt there is no head of an answer yet.

@@ -8,6 +8,7 @@ mod engines;
 mod metrics;
 mod mqtt;
 mod recorder;
+pub mod report;
 mod world;
 
 pub use canary::{Canary, files_with};

@@ -210,7 +210,7 @@ mod tests {
             attempt,
             at: Moment(0),
             policy: "min-latency".to_owned(),
-            verdict: Verdict::Assign(Choice { candidate, estimate }),
+            verdict: Verdict::Assign(Choice { candidate, estimate, transport: None }),
             others: Vec::new(),
             rejected: vec![Rejected { node: node("eu/n"), variant, stages: Vec::new(), reason: Reason::Busy }],
             counts: BTreeMap::from([("busy".to_owned(), 1)]),

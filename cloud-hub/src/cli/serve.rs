@@ -37,7 +37,7 @@ impl ServeArguments {
         let hub = crate::start(config).await?;
         let addresses = hub.addresses();
         let text = format!(
-            "agents (QUIC)  udp {}\nOpenAI API     http://{}/v1\nadmin, metrics http://{}\nMQTT broker    {}",
+            "agents         udp and tcp {}\nOpenAI API     http://{}/v1\nadmin, metrics http://{}\nMQTT broker    {}",
             addresses.quic, addresses.http, addresses.admin, addresses.broker
         );
         // Whether or not somebody reads where it listens, it serves.

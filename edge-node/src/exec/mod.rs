@@ -30,6 +30,7 @@ use shared::wire::frame::{Drawn, Hidden, TokenBatch};
 use shared::wire::{Body, StageBody};
 use shared::work::ExecHeader;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -61,8 +62,8 @@ pub struct Job {
 
 /// What a job computes on.
 pub enum Input {
-    /// A text.
-    Body(Body),
+    /// A text. Shared with whoever may have to try elsewhere: a long one is not copied for each attempt.
+    Body(Arc<Body>),
     /// Hidden states of the stage before this one, as they come. The channel closes when the request is over.
     Stage(Box<StageBody>, mpsc::Receiver<Hidden>),
 }
@@ -80,8 +81,13 @@ pub struct Downstream {
 impl Job {
     /// A request that this node serves from its text to its end.
     #[must_use]
-    pub fn whole(header: ExecHeader, body: Body, cancel: CancellationToken, sink: mpsc::Sender<ExecEvent>) -> Self {
-        Self { header, input: Input::Body(body), cancel, sink, next: None }
+    pub fn whole(
+        header: ExecHeader,
+        body: impl Into<Arc<Body>>,
+        cancel: CancellationToken,
+        sink: mpsc::Sender<ExecEvent>,
+    ) -> Self {
+        Self { header, input: Input::Body(body.into()), cancel, sink, next: None }
     }
 
     /// The same as what engines take that know nothing of layers.
@@ -101,7 +107,7 @@ pub struct WholeJob {
     /// As in [`Job`].
     pub header: ExecHeader,
     /// The text.
-    pub body: Body,
+    pub body: Arc<Body>,
     /// As in [`Job`].
     pub cancel: CancellationToken,
     /// As in [`Job`].

@@ -22,22 +22,23 @@ impl Events {
     /// nothing to a client of this API.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, TooLong> {
         let mut events = Vec::new();
-        for &byte in bytes {
-            let second_half = byte == b'\n' && std::mem::take(&mut self.after_return);
-            match byte {
-                _ if second_half => {}
-                b'\n' | b'\r' => {
-                    self.after_return = byte == b'\r';
-                    events.extend(self.end_line());
-                }
-                _ => {
-                    self.after_return = false;
-                    self.line.push(byte);
-                }
+        let mut rest = bytes;
+        while let Some(&byte) = rest.first() {
+            if byte == b'\n' && std::mem::take(&mut self.after_return) {
+                rest = &rest[1..];
+                continue;
             }
+            self.after_return = false;
+            let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let (text, more) = rest.split_at(end.unwrap_or(rest.len()));
+            self.line.extend_from_slice(text);
             if self.line.len() + self.data.len() > EVENT_BYTES_MAX {
                 return Err(TooLong);
             }
+            let Some((end, more)) = more.split_first() else { break };
+            self.after_return = *end == b'\r';
+            events.extend(self.end_line());
+            rest = more;
         }
         Ok(events)
     }

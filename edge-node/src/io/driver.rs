@@ -10,7 +10,7 @@ use crate::logic::{Agent, AgentEffect, AgentEvent, NodeStatus};
 use shared::fleet::Load;
 use shared::ids::{AttemptId, NodeId, VariantId};
 use shared::request::{AttemptEvent, Event};
-use shared::units::Moment;
+use shared::units::{Micros, Moment};
 use shared::wire::Body;
 use shared::wire::frame::TokenBatch;
 use shared::work::{Catalogue, ExecHeader, LlmRequest};
@@ -25,6 +25,9 @@ use tokio_util::sync::CancellationToken;
 /// Messages that wait for the agent. One takes microseconds, so this is milliseconds of work; at the limit the senders wait, and
 /// with them the streams that they read.
 const INBOX_MAX: usize = 1_024;
+
+/// How often it is looked whether clients are still there: a tenth of the time within which a cancel must have reached an engine.
+const CLIENTS_EVERY: Micros = Micros::from_millis(50);
 
 /// The driver has ended; whoever notices ends too.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,6 +183,8 @@ pub(super) struct Driver {
     pub(super) handle: Handle,
     pub(super) hands: Hands,
     pub(super) capture: Option<Capture>,
+    /// When to look next whether clients are still there.
+    pub(super) clients_at: Moment,
 }
 
 impl Driver {
@@ -187,7 +192,8 @@ impl Driver {
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         self.tell(AgentEvent::Started, None);
         loop {
-            let deadline = self.agent.next_deadline();
+            let clients = self.hands.has_clients().then_some(self.clients_at);
+            let deadline = self.agent.next_deadline().into_iter().chain(clients).min();
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => break,
@@ -195,11 +201,29 @@ impl Driver {
                     Some(message) => self.take(message),
                     None => break,
                 },
-                () = self.handle.clock.sleep_until_some(deadline) => self.tell(AgentEvent::Tick, None),
+                () = self.handle.clock.sleep_until_some(deadline) => {
+                    if self.agent.next_deadline().is_some_and(|at| at <= self.handle.clock.now()) {
+                        self.tell(AgentEvent::Tick, None);
+                    }
+                }
             }
+            self.look_for_clients();
         }
         if let Some(capture) = &mut self.capture {
             capture.close();
+        }
+    }
+
+    /// Notices clients that went away. A look now and then at all of them costs less than a task for each, which would have nothing
+    /// to do nearly always.
+    fn look_for_clients(&mut self) {
+        let now = self.handle.clock.now();
+        if now < self.clients_at {
+            return;
+        }
+        self.clients_at = now + CLIENTS_EVERY;
+        for request in self.hands.gone() {
+            self.tell(AgentEvent::Request(Event::ClientGone(request)), None);
         }
     }
 

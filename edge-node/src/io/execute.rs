@@ -67,7 +67,7 @@ impl Own {
 
     async fn execute(&self, next: Option<Downstream>, onward: &mut Onward) -> AttemptEvent {
         let (sink, mut events) = mpsc::channel(SINK_EVENTS);
-        let input = Input::Body((*self.body).clone());
+        let input = Input::Body(Arc::clone(&self.body));
         let job = Job { header: self.header.clone(), input, cancel: self.cancel.clone(), sink, next };
         if let Err(reason) = self.engine.submit(job) {
             return AttemptEvent::Refused(reason, None);

@@ -5,6 +5,7 @@ use super::execute::Engines;
 use super::links::Links;
 use super::meters::Meters;
 use super::offered::Command;
+use super::spool::Spool;
 use super::stage::Reach;
 use super::store::Store;
 use super::{execute, mqtt, peers, remote, uplink};
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, OwnedPermit};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 /// A client whose request is not over.
@@ -33,8 +34,6 @@ struct Client {
     last: Option<OwnedPermit<Answer>>,
     /// Ids of the tokens that it has, for continuing elsewhere.
     delivered: Vec<u32>,
-    /// Ends the task that watches whether the client is there.
-    _watch: DropGuard,
 }
 
 /// An attempt of a client's request that is on its way.
@@ -53,6 +52,7 @@ pub(super) struct Hands {
     pub(super) broker: mqtt::Broker,
     pub(super) store: Store,
     pub(super) meters: Arc<Meters>,
+    spool: Spool,
     pub(super) ring: KeyRing,
     clients: BTreeMap<RequestId, Client>,
     attempts: BTreeMap<AttemptId, Attempt>,
@@ -69,7 +69,7 @@ impl Hands {
         links: Arc<Links>,
         network: Option<uplink::Network>,
         broker: mqtt::Broker,
-        store: Store,
+        (store, spool): (Store, Spool),
         meters: Arc<Meters>,
         ring: KeyRing,
     ) -> Self {
@@ -82,6 +82,7 @@ impl Hands {
             broker,
             store,
             meters,
+            spool,
             ring,
             clients: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -90,20 +91,20 @@ impl Hands {
         }
     }
 
-    /// A client asks: from now on its answers have a way, and its going away is noticed.
+    /// A client asks: from now on its answers have a way.
     pub(super) fn client_asks(&mut self, request: &LlmRequest, body: Arc<Body>, answers: mpsc::Sender<Answer>) {
-        let over = CancellationToken::new();
-        let (handle, watched, ended, id) = (self.handle.clone(), answers.clone(), over.clone(), request.id);
-        self.tasks.spawn("client watch", async move {
-            tokio::select! {
-                biased;
-                () = ended.cancelled() => {}
-                () = watched.closed() => drop(handle.tell_core(Event::ClientGone(id)).await),
-            }
-        });
         let last = answers.clone().try_reserve_owned().ok();
-        let client = Client { body, answers, last, delivered: Vec::new(), _watch: over.drop_guard() };
-        self.clients.insert(id, client);
+        self.clients.insert(request.id, Client { body, answers, last, delivered: Vec::new() });
+    }
+
+    /// Whether anybody waits for an answer.
+    pub(super) fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// Clients that went away before their request was over.
+    pub(super) fn gone(&self) -> Vec<RequestId> {
+        self.clients.iter().filter(|(_, client)| client.answers.is_closed()).map(|(request, _)| *request).collect()
     }
 
     /// Another ingress offers an attempt. Says whether the core shall judge it: a second offer of one that is here would be
@@ -164,6 +165,12 @@ impl Hands {
                     self.meters.publication_dropped();
                 }
             }
+            AgentEffect::Quarantined(kind) => {
+                tracing::warn!(
+                    kind = kind.name(),
+                    "the broker closes the connection for it again and again: not published for a while"
+                );
+            }
             AgentEffect::DialPeer { node, addresses, order, hello } => {
                 if let Some(network) = &self.network {
                     peers::dial(&self.tasks, &self.handle, &self.links, network, (node, addresses, order), *hello);
@@ -177,6 +184,7 @@ impl Hands {
             AgentEffect::TellPeer(node, link, hello) => self.links.tell(&node, link, hello),
             AgentEffect::Keys(keys) => self.ring.set(KeySource::Fleet, keys),
             AgentEffect::Revoked(serials) => self.links.revoke(serials),
+            AgentEffect::Spool(change) => self.spool.change(change),
             AgentEffect::Persist(persisted) => self.store.persist(persisted),
         }
     }
@@ -294,7 +302,7 @@ impl Hands {
             answers: client.answers.clone(),
             cancel: cancel.clone(),
         };
-        let span = tracing::info_span!("execution", request = %attempt.request, number = attempt.number);
+        let span = tracing::debug_span!("execution", request = %attempt.request, number = attempt.number);
         self.tasks.spawn("own execution", execute::own(run).instrument(span));
         self.attempts.insert(attempt, Attempt { cancel, body_wanted: Arc::new(Notify::new()) });
     }

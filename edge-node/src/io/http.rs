@@ -1,9 +1,11 @@
 //! The HTTP front: the OpenAI API in front of the agent, and the agent's own pages beside it.
 
-use super::driver::{Handle, Message};
+use super::driver::{Handle, Message, Stopped};
 use super::meters::Meters;
 use super::mqtt::Membership;
+use super::spool::Spool;
 use super::store::{RecordBook, chain};
+use crate::logic::NodeStatus;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -69,6 +71,17 @@ pub(super) struct Pages {
     pub(super) front: Arc<FrontCounters>,
     /// Absent for a node that never joined.
     pub(super) membership: Option<Membership>,
+    pub(super) spool: Spool,
+}
+
+impl Pages {
+    /// What the logic says, and what only the host knows.
+    async fn look(&self) -> Result<NodeStatus, Stopped> {
+        let mut status = self.handle.status().await?;
+        status.certificate_expires_in = self.membership.as_ref().map(Membership::expires_in);
+        status.spool.disk = Some(self.spool.bytes());
+        Ok(status)
+    }
 }
 
 /// The agent's own pages, to be put behind the same keys as the API.
@@ -81,11 +94,8 @@ pub(super) fn pages(pages: Pages) -> Router {
 }
 
 async fn status(State(pages): State<Pages>) -> Response {
-    match pages.handle.status().await {
-        Ok(mut status) => {
-            status.certificate_expires_in = pages.membership.as_ref().map(Membership::expires_in);
-            Json(status).into_response()
-        }
+    match pages.look().await {
+        Ok(status) => Json(status).into_response(),
         Err(stopped) => refuse(StatusCode::SERVICE_UNAVAILABLE, "draining", &stopped.to_string()),
     }
 }
@@ -106,7 +116,7 @@ async fn request(State(pages): State<Pages>, Path(id): Path<String>) -> Response
 }
 
 async fn metrics(State(pages): State<Pages>) -> Response {
-    let Ok(status) = pages.handle.status().await else {
+    let Ok(status) = pages.look().await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "draining", "the agent has stopped");
     };
     match pages.meters.text(&status, &pages.front) {

@@ -1,7 +1,9 @@
 //! What the agent counts, for Prometheus. Labels are names from closed sets or of this node's own replicas; never text of a
 //! request, never a name that a client made up.
 
+use super::execute::Engines;
 use super::links::Links;
+use crate::exec::Reuse;
 use crate::logic::NodeStatus;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -57,6 +59,15 @@ struct DirectionLabels {
     direction: &'static str,
 }
 
+/// What engines say of the beginnings of prompts that they keep, in the order of [`Meters::reuse`].
+const REUSE: [(&str, &str); 5] = [
+    ("prefix_hits", "Prompts whose beginning had been computed before"),
+    ("prefix_misses", "Prompts whose beginning had not"),
+    ("prefix_tokens", "Prompt tokens that needed no computation"),
+    ("prefix_evicted", "Kept blocks of tokens that were dropped to make room"),
+    ("prefix_blocks", "Kept blocks of tokens"),
+];
+
 /// All counters of the agent.
 pub(super) struct Meters {
     registry: Mutex<Registry>,
@@ -72,6 +83,7 @@ pub(super) struct Meters {
     uplink: Family<TransportLabels, Gauge>,
     uplink_moves: Family<TransportLabels, Counter>,
     quic_demotions: Gauge,
+    publications_quarantined: Gauge,
     active: Family<VariantLabels, Gauge>,
     queued: Family<VariantLabels, Gauge>,
     degraded: Gauge,
@@ -79,6 +91,9 @@ pub(super) struct Meters {
     peers: Gauge,
     spooled: Gauge,
     spool_dropped: Gauge,
+    spool_bytes: Gauge,
+    spool_bytes_max: Gauge,
+    spool_disk_bytes: Gauge,
     front: Family<FrontLabels, Gauge>,
     connections: Gauge,
     errors: Family<ReasonLabels, Gauge>,
@@ -86,11 +101,13 @@ pub(super) struct Meters {
     stage_tokens: Counter,
     stage_bytes: Counter,
     peer_bytes: Family<DirectionLabels, Gauge>,
+    reuse: [Family<VariantLabels, Gauge>; REUSE.len()],
     links: Arc<Links>,
+    engines: Engines,
 }
 
 impl Meters {
-    pub(super) fn new(links: Arc<Links>) -> Self {
+    pub(super) fn new(links: Arc<Links>, engines: Engines) -> Self {
         let meters = Self {
             registry: Mutex::new(Registry::with_prefix("tidegate_agent")),
             requests: Family::default(),
@@ -105,6 +122,7 @@ impl Meters {
             uplink: Family::default(),
             uplink_moves: Family::default(),
             quic_demotions: Gauge::default(),
+            publications_quarantined: Gauge::default(),
             active: Family::default(),
             queued: Family::default(),
             degraded: Gauge::default(),
@@ -112,6 +130,9 @@ impl Meters {
             peers: Gauge::default(),
             spooled: Gauge::default(),
             spool_dropped: Gauge::default(),
+            spool_bytes: Gauge::default(),
+            spool_bytes_max: Gauge::default(),
+            spool_disk_bytes: Gauge::default(),
             front: Family::default(),
             connections: Gauge::default(),
             errors: Family::default(),
@@ -119,7 +140,9 @@ impl Meters {
             stage_tokens: Counter::default(),
             stage_bytes: Counter::default(),
             peer_bytes: Family::default(),
+            reuse: Default::default(),
             links,
+            engines,
         };
         meters.register();
         meters
@@ -143,11 +166,19 @@ impl Meters {
         registry.register("uplink_up", "1 for the transport that carries the uplink", self.uplink.clone());
         registry.register("uplink_moves", "Moves of the uplink to another transport", self.uplink_moves.clone());
         registry.register("quic_demotions", "QUIC to the hub shook hands and did not carry", self.quic_demotions.clone());
+        registry.register(
+            "publications_quarantined",
+            "Messages left out because the broker closes the connection for them",
+            self.publications_quarantined.clone(),
+        );
         registry.register("replica_active", "Requests that run", self.active.clone());
         registry.register("replica_queued", "Requests that wait for a slot", self.queued.clone());
         registry.register("degraded", "1 while the hub is out of reach", self.degraded.clone());
         registry.register("requests_open", "Requests of clients that are not over", self.open.clone());
         registry.register("peers_connected", "Agents connected without the hub", self.peers.clone());
+        registry.register("spool_bytes", "Size of the records that wait for the hub", self.spool_bytes.clone());
+        registry.register("spool_bytes_max", "Most that may wait; more pushes out the oldest", self.spool_bytes_max.clone());
+        registry.register("spool_disk_bytes", "What they take on disk", self.spool_disk_bytes.clone());
         registry.register("records_spooled", "Records that wait for the hub", self.spooled.clone());
         registry.register(
             "records_dropped",
@@ -169,6 +200,19 @@ impl Meters {
             "Bytes to and from other agents without the hub, as the network sees them",
             self.peer_bytes.clone(),
         );
+        for ((name, help), family) in REUSE.into_iter().zip(&self.reuse) {
+            registry.register(name, help, family.clone());
+        }
+    }
+
+    fn read_reuse(&self) {
+        for (variant, engine) in &*self.engines {
+            let Some(Reuse { hits, misses, tokens, evicted, blocks }) = engine.reuse() else { continue };
+            for (family, count) in self.reuse.iter().zip([hits, misses, tokens, evicted, blocks]) {
+                let labels = VariantLabels { variant: variant.to_string() };
+                family.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        }
     }
 
     /// Hidden states of so many tokens went to a next stage, in a frame of so many bytes.
@@ -237,15 +281,20 @@ impl Meters {
         gauge(&self.open, status.requests_open);
         gauge(&self.peers, status.peers.iter().filter(|peer| peer.links > 0).count());
         gauge(&self.spooled, status.spool.records);
+        gauge(&self.spool_bytes, status.spool.bytes);
+        gauge(&self.spool_bytes_max, status.spool.bytes_max);
+        self.spool_disk_bytes.set(i64::try_from(status.spool.disk.unwrap_or_default()).unwrap_or(i64::MAX));
         for transport in [Transport::Quic, Transport::Tcp] {
             let up = status.uplink.transport == Some(transport);
             self.uplink.get_or_create(&TransportLabels { transport: transport.name().to_owned() }).set(i64::from(up));
         }
+        self.publications_quarantined.set(i64::try_from(status.uplink.publications_held).unwrap_or(i64::MAX));
         self.quic_demotions.set(i64::try_from(status.uplink.demotions).unwrap_or(i64::MAX));
         self.spool_dropped.set(i64::try_from(status.spool.dropped).unwrap_or(i64::MAX));
         for replica in &status.replicas {
             self.load(&replica.variant, &replica.load);
         }
+        self.read_reuse();
         let (sent, received) = self.links.peer_bytes();
         for (direction, bytes) in [("sent", sent), ("received", received)] {
             let labels = DirectionLabels { direction };

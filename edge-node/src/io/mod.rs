@@ -22,6 +22,7 @@ mod peers;
 mod remote;
 mod renewal;
 pub(crate) mod running;
+mod spool;
 mod stage;
 pub mod store;
 mod uplink;

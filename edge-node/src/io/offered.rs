@@ -158,7 +158,7 @@ impl Guest {
     fn input(&self, body: &[u8]) -> Result<(Input, Option<mpsc::Sender<Hidden>>), Ending> {
         if self.header.attempt.stage == 0 {
             let body = Body::decode(body).map_err(|bad| Ending::Failed(bad_body(&bad)))?;
-            return Ok((Input::Body(body), None));
+            return Ok((Input::Body(Arc::new(body)), None));
         }
         // The client has no part in it, so another stage may do better.
         let body = StageBody::decode(body).map_err(|bad| Ending::Failed(Failure::Engine(bad.to_string())))?;

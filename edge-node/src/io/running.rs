@@ -15,7 +15,7 @@ use super::offered::Host;
 use super::renewal::Renewal;
 use super::stage::Reach;
 use super::store::{self, Member, StoreError};
-use super::{peers, uplink};
+use super::{peers, spool, uplink};
 use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
@@ -23,6 +23,7 @@ use crate::probe::machine::Probe;
 use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
+use shared::units::Moment;
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
 use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
 use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
 
 /// How long running requests may take to end at a stop; then they are cut off. Service managers allow ten seconds and more.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -44,6 +46,10 @@ const ENGINES_MAX: Duration = Duration::from_secs(3);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// How often the machine's gauges are read: once for each heartbeat's report.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
+
+/// A profile changes with each request; the agent hears of it this often. No decision is better for hearing it sooner.
+const PROFILE_EVERY: Duration = Duration::from_millis(500);
+
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -158,11 +164,16 @@ impl Running {
         tasks.spawn("API keys", Keeper::start(Arc::clone(&folder), ring.clone())?.run(tasks.cancelled()));
         let (handle, inbox) = driver::channel(&agent, clock);
         let links = Arc::new(Links::default());
-        let meters = Arc::new(Meters::new(Arc::clone(&links)));
+        let meters = Arc::new(Meters::new(Arc::clone(&links), Arc::clone(&engines)));
         let reach = Reach { links: Arc::clone(&links), meters: Arc::clone(&meters) };
         let host = Host { handle: handle.clone(), engines: Arc::clone(&engines), reach };
         let network = joined.as_ref().map(|joined| joined.network(config, host, &tasks));
         let (store, book) = store::open(&folder, &tasks);
+        let (spool, spooled) = spool::open(&folder, &tasks).map_err(|source| StoreError::File {
+            doing: "opening",
+            path: folder.join(spool::FILE),
+            source,
+        })?;
         let broker = Broker::new(agent.config().node.clone(), joined.as_ref().map(|joined| joined.membership.clone()));
         let (engines_of, links_of, meters_of) = (Arc::clone(&engines), Arc::clone(&links), Arc::clone(&meters));
         let hands = Hands::new(
@@ -172,12 +183,14 @@ impl Running {
             links_of,
             network.clone(),
             broker,
-            store,
+            (store, spool.clone()),
             meters_of,
             ring.clone(),
         );
-        let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture };
+        let driver = Driver { agent, inbox, handle: handle.clone(), hands, capture, clients_at: Moment::default() };
         tasks.spawn_vital("driver", driver.run(tasks.cancelled()));
+        // The inbox of a driver that just began has room.
+        drop(handle.tell(AgentEvent::Spooled(spooled)).await);
         watch_engines(&engines, &handle, &tasks);
         tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
         tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
@@ -194,7 +207,7 @@ impl Running {
             );
         }
         let counters = Arc::new(FrontCounters::default());
-        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership });
+        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership, spool });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
         let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
@@ -356,20 +369,42 @@ fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
         let (mut watch, all, handle, stop) = (engine.watch(), Arc::clone(engines), handle.clone(), tasks.cancelled());
         watch.mark_changed();
         tasks.spawn(format!("watch of {variant}"), async move {
+            let (mut told, mut quiet_until): (Option<ReplicaReport>, _) = (None, Instant::now());
             loop {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
                     changed = watch.changed() => if changed.is_err() { return },
                 }
+                let only_profile = |now: &ReplicaReport| told.as_ref().is_some_and(|told| differ_in_profile_only(told, now));
+                if only_profile(&watch.borrow()) && Instant::now() < quiet_until {
+                    // Another change meanwhile ends the wait, and is looked at in turn.
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return,
+                        changed = watch.wait_for(|now| !only_profile(now)) => if changed.is_err() { return },
+                        () = sleep_until(quiet_until) => {}
+                    }
+                }
+                told = Some(watch.borrow_and_update().clone());
+                quiet_until = Instant::now() + PROFILE_EVERY;
                 let reports: Vec<ReplicaReport> = all.values().map(|engine| engine.report()).collect();
-                watch.mark_unchanged();
                 if handle.tell(AgentEvent::Replicas(reports)).await.is_err() {
                     return;
                 }
             }
         });
     }
+}
+
+/// Whether nothing changed but the rates of a profile that was known before. Asked at each request, so nothing is copied.
+fn differ_in_profile_only(a: &ReplicaReport, b: &ReplicaReport) -> bool {
+    // All fields by name: a new one must not be forgotten here.
+    let ReplicaReport { variant, engine, device, state, load, memory, context, weights_sha256, layers, capabilities, profile } =
+        a;
+    (variant, engine, device, state, load, memory) == (&b.variant, &b.engine, &b.device, &b.state, &b.load, &b.memory)
+        && (context, weights_sha256, layers, capabilities) == (&b.context, &b.weights_sha256, &b.layers, &b.capabilities)
+        && profile.is_some() == b.profile.is_some()
 }
 
 async fn watch_machine(handle: Handle, tasks: Tasks) {

@@ -12,6 +12,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
 /// What the agent knows, written whenever something of it changes.
@@ -26,6 +27,9 @@ const RECORDS_OLD_FILE: &str = "records.old.jsonl";
 const RECORDS_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Records that wait to be written. A disk that stalls so long costs records, which are counted, and nothing else.
 const QUEUE_MAX: usize = 1_024;
+/// Records are written at most this often: opening and writing a file for each of thousands a second would cost more than serving
+/// them. A process that is killed may lose as much.
+const RECORDS_EVERY: Duration = Duration::from_millis(100);
 /// Records that are found without the disk.
 const RECENT_MAX: usize = 512;
 
@@ -89,7 +93,7 @@ impl Member {
 /// # Errors
 /// [`StoreError::File`].
 pub fn forget(folder: &Path) -> Result<(), StoreError> {
-    for name in [MEMBER_FILE, AGENT_FILE, RECORDS_FILE, RECORDS_OLD_FILE, HTTP_FILE] {
+    for name in [MEMBER_FILE, AGENT_FILE, RECORDS_FILE, RECORDS_OLD_FILE, HTTP_FILE, super::spool::FILE] {
         let path = folder.join(name);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -159,7 +163,7 @@ pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StoreErr
 /// Writes in the background; the driver never waits for a disk.
 pub(super) struct Store {
     persisted: watch::Sender<Option<Box<Persisted>>>,
-    queue: mpsc::Sender<Box<Record>>,
+    queue: mpsc::Sender<Arc<Record>>,
     book: RecordBook,
 }
 
@@ -167,7 +171,7 @@ pub(super) struct Store {
 #[derive(Clone, Debug)]
 pub struct RecordBook {
     folder: PathBuf,
-    recent: Arc<Mutex<VecDeque<Record>>>,
+    recent: Arc<Mutex<VecDeque<Arc<Record>>>>,
 }
 
 /// Starts the writer. It ends when the [`Store`] is dropped, after what was handed to it is on disk.
@@ -185,7 +189,8 @@ impl Store {
     }
 
     pub(super) fn record(&self, record: Box<Record>) {
-        self.book.remember((*record).clone());
+        let record: Arc<Record> = record.into();
+        self.book.remember(Arc::clone(&record));
         if self.queue.try_send(record).is_err() {
             tracing::warn!("a record could not be kept: the disk is too slow");
         }
@@ -193,7 +198,7 @@ impl Store {
 }
 
 impl RecordBook {
-    fn remember(&self, record: Record) {
+    fn remember(&self, record: Arc<Record>) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.push_back(record);
         if recent.len() > RECENT_MAX {
@@ -208,7 +213,7 @@ impl RecordBook {
     pub async fn find(&self, request: RequestId) -> Result<Option<Record>, StoreError> {
         let recent = {
             let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-            recent.iter().rev().find(|record| record.request == request).cloned()
+            recent.iter().rev().find(|record| record.request == request).map(|record| (**record).clone())
         };
         if recent.is_some() {
             return Ok(recent);
@@ -251,14 +256,22 @@ fn search(folder: &Path, request: RequestId) -> Result<Option<Record>, StoreErro
 async fn keep(
     folder: Arc<StateFolder>,
     mut states: watch::Receiver<Option<Box<Persisted>>>,
-    mut records: mpsc::Receiver<Box<Record>>,
+    mut records: mpsc::Receiver<Arc<Record>>,
 ) {
+    let mut written: Option<Instant> = None;
     loop {
         // It ends when the driver has dropped its end, which it does after its last word.
         tokio::select! {
             biased;
             record = records.recv() => match record {
-                Some(record) => append(&folder, record, &mut records).await,
+                Some(record) => {
+                    // The first one after a pause is written at once, many together.
+                    if let Some(next) = written.map(|written| written + RECORDS_EVERY) {
+                        company(&records, next).await;
+                    }
+                    append(&folder, record, &mut records).await;
+                    written = Some(Instant::now());
+                }
                 None => break,
             },
             Ok(()) = states.changed() => save(&folder, &mut states).await,
@@ -276,7 +289,14 @@ async fn save(folder: &Arc<StateFolder>, states: &mut watch::Receiver<Option<Box
     }
 }
 
-async fn append(folder: &Arc<StateFolder>, first: Box<Record>, more: &mut mpsc::Receiver<Box<Record>>) {
+/// Waits for more records until `until`, or until there are many, or there will be none.
+async fn company(records: &mpsc::Receiver<Arc<Record>>, until: Instant) {
+    while Instant::now() < until && records.len() < QUEUE_MAX / 2 && !records.is_closed() {
+        tokio::time::sleep(RECORDS_EVERY / 10).await;
+    }
+}
+
+async fn append(folder: &Arc<StateFolder>, first: Arc<Record>, more: &mut mpsc::Receiver<Arc<Record>>) {
     let mut lines = Vec::new();
     let mut next = Some(first);
     while let Some(record) = next {
@@ -324,7 +344,6 @@ mod tests {
     use shared::ids::ServiceId;
     use shared::plan::{Actual, Failure, Outcome};
     use shared::units::Moment;
-    use std::time::Duration;
 
     fn record(id: u128) -> Box<Record> {
         Box::new(Record {
@@ -351,7 +370,7 @@ mod tests {
             let tasks = Tasks::new();
             let (store, _) = open(&state, &tasks);
             for id in 0..2_000 {
-                store.queue.send(record(id)).await.expect("the writer runs");
+                store.queue.send(record(id).into()).await.expect("the writer runs");
             }
             let persisted = Persisted { drain: true, ..Persisted::default() };
             store.persist(Box::new(persisted));

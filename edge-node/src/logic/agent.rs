@@ -6,7 +6,7 @@ use super::shares::Shares;
 use super::telemetry::{HEARTBEAT, Own, Reports};
 use super::uplink::Uplink;
 use super::view::View;
-use super::{AgentEffect, AgentEvent, NodeStatus, Persisted};
+use super::{AgentEffect, AgentEvent, NodeStatus, Persisted, UplinkStatus};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
@@ -26,7 +26,7 @@ const STALE_AFTER: Micros = Micros::from_secs(15);
 /// State is written to disk at most this often; what changed in between is sent again by the hub after a crash.
 const PERSIST_EVERY: Micros = Micros::from_secs(1);
 /// Heartbeats that a hub may ask for, shortest and longest: outside, it would be a storm or a lost lease.
-const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(200), Micros::from_secs(60));
+const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(20), Micros::from_secs(60));
 
 /// Who the agent is, and how it starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,6 +139,7 @@ impl Agent {
         if published && self.uplink.publishing().is_none() {
             self.reports.lost(now);
         }
+        out.extend(self.reports.spool_changes().into_iter().map(AgentEffect::Spool));
     }
 
     /// Says whether there may be something due beside the core.
@@ -149,7 +150,10 @@ impl Agent {
                 // The many events of requests change nothing that the parts beside the core act upon, but loads.
                 let before = out.len();
                 self.tell_core(now, event, out);
-                let busy = out[before..].iter().any(|effect| matches!(effect, AgentEffect::Request(Effect::LoadChanged(..))));
+                let busy = out[before..].iter().any(|effect| match effect {
+                    AgentEffect::Request(Effect::LoadChanged(variant, load)) => self.reports.stirred_by(variant, load),
+                    _ => false,
+                });
                 return busy || self.next_deadline().is_some_and(|at| at <= now);
             }
             AgentEvent::Uplink(..) | AgentEvent::Broker(..) | AgentEvent::Peer(..) if self.left => {}
@@ -159,6 +163,7 @@ impl Agent {
             }
             AgentEvent::Broker(number, event) => self.broker(now, number, event, out),
             AgentEvent::Peer(node, event) => self.peer(now, &node, event, out),
+            AgentEvent::Spooled(records) => self.reports.restore(now, records),
             AgentEvent::Replicas(replicas) => {
                 if self.shares.engines(&replicas) {
                     self.peers.replicas_changed();
@@ -234,7 +239,7 @@ impl Agent {
             degraded: self.degraded(),
             draining: self.view.drains() || self.stopping,
             certificate_expires_in: None,
-            uplink: self.uplink.status(now),
+            uplink: self.uplink_status(now),
             replicas: self.core.replicas(),
             services: self.core.catalogue().iter().map(|service| service.id.clone()).collect(),
             dispatch: self.core.policy().to_owned(),
@@ -242,8 +247,13 @@ impl Agent {
             targets: self.core.grant().targets.clone(),
             peers: self.peers.status(now),
             requests_open: self.core.requests_open(),
-            spool: self.reports.spool(),
+            spool: self.reports.spool(now),
         }
+    }
+
+    fn uplink_status(&self, now: Moment) -> UplinkStatus {
+        let (quarantined, publications_held) = self.reports.quarantined(now);
+        UplinkStatus { quarantined, publications_held, ..self.uplink.status(now) }
     }
 
     fn start(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
@@ -365,7 +375,10 @@ impl Agent {
         let mut effects = Vec::new();
         self.core.handle(now, event, &mut effects);
         for effect in effects {
-            if let Effect::Record(record) = &effect {
+            // A node that never joined has nobody to tell.
+            if let Effect::Record(record) = &effect
+                && self.config.hub.is_some()
+            {
                 self.reports.record(now, (**record).clone());
             }
             out.push(AgentEffect::Request(effect));

@@ -1,6 +1,6 @@
 //! What the agent is told, and what it wants done.
 
-use super::Persisted;
+use super::{Kind, Persisted, SpoolChange};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Inventory, Machine, ReplicaReport, Telemetry, Transport, TransportOrder};
 use shared::ids::NodeId;
@@ -28,6 +28,8 @@ pub enum AgentEvent {
     Broker(u64, BrokerEvent),
     /// News of a peer.
     Peer(NodeId, PeerEvent),
+    /// Records of an earlier life that the hub may not have, with their numbers.
+    Spooled(Vec<(u64, Record)>),
     /// What the engines of this node hold now.
     Replicas(Vec<ReplicaReport>),
     /// What the machine is.
@@ -199,6 +201,8 @@ pub enum AgentEffect {
     DisconnectBroker,
     /// Publish on the broker, signed with this session.
     Publish(Session, Box<Publication>),
+    /// The broker threw this node out for this kind of publication again and again: it is left out for a while. To be told once.
+    Quarantined(Kind),
     /// Connect to another agent; the first address that answers counts.
     DialPeer {
         /// Whom.
@@ -226,6 +230,8 @@ pub enum AgentEffect {
     Keys(Vec<ClientKey>),
     /// Refuse and close connections of these certificates, by serial number in hex.
     Revoked(Vec<String>),
+    /// Keep the records on disk that wait for the hub.
+    Spool(SpoolChange),
     /// Keep this for the next start.
     Persist(Box<Persisted>),
 }

@@ -11,6 +11,12 @@ use shared::units::Moment;
 
 impl Agent {
     pub(super) fn broker(&mut self, now: Moment, number: u64, event: BrokerEvent, out: &mut Vec<AgentEffect>) {
+        if matches!(event, BrokerEvent::Down(_))
+            && self.uplink.is_present(number)
+            && let Some(kind) = self.reports.thrown_out(now)
+        {
+            out.push(AgentEffect::Quarantined(kind));
+        }
         let change = self.uplink.on_broker(now, number, &event);
         self.follow_uplink(now, change, out);
         if !self.uplink.is_present(number) {
@@ -54,9 +60,7 @@ impl Agent {
                 self.tell_deltas(now, lost, out);
             }
             Change::BrokerCameUp => {
-                if let Some(session) = self.uplink.publishing() {
-                    self.reports.greet(session, out);
-                }
+                self.reports.greet(now);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! How the agent is, for the people who operate it: the content of the status page.
 
+use super::Kind;
 use serde::{Deserialize, Serialize};
 use shared::fleet::{ReplicaReport, Tier, Transport};
 use shared::ids::{NodeId, PlanEpoch, ServiceId, SessionEpoch};
@@ -74,6 +75,12 @@ pub struct UplinkStatus {
     /// How often QUIC was given up although it had shaken hands.
     #[serde(default)]
     pub demotions: u64,
+    /// What is not published, because the broker throws this node out for it.
+    #[serde(default)]
+    pub quarantined: Vec<Kind>,
+    /// How many publications were left out for that.
+    #[serde(default)]
+    pub publications_held: u64,
 }
 
 /// A plan that is held.
@@ -121,6 +128,15 @@ pub struct SpoolStatus {
     pub records: usize,
     /// Their size as JSON.
     pub bytes: usize,
-    /// How many did not fit and were dropped, oldest first.
+    /// How many did not fit, or were too old, and were dropped, oldest first.
     pub dropped: u64,
+    /// The most that may be kept, in bytes.
+    #[serde(default)]
+    pub bytes_max: usize,
+    /// Age of the oldest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<Micros>,
+    /// What it takes on disk, in bytes. Filled in by the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<u64>,
 }

@@ -1,7 +1,8 @@
 //! What this node tells its hub of itself, and when: what it is when that changes, how it is each heartbeat and when it matters.
 
+use super::quarantine::{Kind, Quarantine, Verdict};
 use super::spool::Spool;
-use super::{AgentEffect, Gauges, Publication, SpoolStatus};
+use super::{AgentEffect, Gauges, Publication, SpoolChange, SpoolStatus};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
 use shared::fleet::{Inventory, Load, Machine, PathReport, ReplicaReport, ReplicaState, Telemetry};
@@ -27,6 +28,8 @@ type Gist = BTreeMap<VariantId, (ReplicaState, bool, bool)>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Reports {
     inventory: Inventory,
+    /// The birth message of this connection to the broker is still to be said.
+    greeting_due: bool,
     inventory_due: bool,
     gauges: Gauges,
     gist: Gist,
@@ -35,12 +38,16 @@ pub(super) struct Reports {
     acks: VecDeque<PlanAck>,
     spool: Spool,
     records_at: Option<Moment>,
+    quarantine: Quarantine,
+    /// Something may not be published before.
+    wait: Option<Moment>,
 }
 
 impl Reports {
     pub(super) fn new(inventory: Inventory) -> Self {
         Self {
             inventory,
+            greeting_due: false,
             inventory_due: true,
             gauges: Gauges::default(),
             gist: Gist::new(),
@@ -49,6 +56,8 @@ impl Reports {
             acks: VecDeque::new(),
             spool: Spool::default(),
             records_at: None,
+            quarantine: Quarantine::default(),
+            wait: None,
         }
     }
 
@@ -74,7 +83,7 @@ impl Reports {
     }
 
     pub(super) fn record(&mut self, now: Moment, record: Record) {
-        self.spool.push(record);
+        self.spool.push(now, record);
         self.records_at.get_or_insert(now + RECORDS_EVERY);
     }
 
@@ -89,10 +98,16 @@ impl Reports {
     }
 
     /// A connection to the broker begins: it knows nothing of us.
-    pub(super) fn greet(&mut self, session: Session, out: &mut Vec<AgentEffect>) {
-        out.push(publish(session, Publication::Status(Status { online: true })));
+    pub(super) fn greet(&mut self, now: Moment) {
+        self.quarantine.begin(now);
+        self.greeting_due = true;
         self.inventory_due = true;
         self.last = None;
+    }
+
+    /// The broker closed the connection: perhaps for what was just published. Says what is left out from now on.
+    pub(super) fn thrown_out(&mut self, now: Moment) -> Option<Kind> {
+        self.quarantine.lost(now)
     }
 
     /// The process ends.
@@ -101,6 +116,11 @@ impl Reports {
             self.flush_records(now, session, out);
             out.push(publish(session, Publication::Status(Status { online: false })));
         }
+    }
+
+    /// Whether a replica's load is news to others. Most loads are not: thousands a second may change on a busy node.
+    pub(super) fn stirred_by(&self, variant: &VariantId, load: &Load) -> bool {
+        self.gist.get(variant).is_none_or(|(_, free, waits)| (*free, *waits) != free_and_waiting(load))
     }
 
     /// Publishes what is due.
@@ -115,21 +135,60 @@ impl Reports {
         let gist: Gist = own.replicas.iter().map(gist).collect();
         self.changed |= gist != self.gist;
         self.gist = gist;
+        self.spool.age(now);
         let Some(session) = session else { return };
-        if std::mem::take(&mut self.inventory_due) {
+        self.wait = None;
+        if self.greeting_due && self.may(now, Kind::Status, |reports| reports.greeting_due = false) {
+            out.push(publish(session, Publication::Status(Status { online: true })));
+        }
+        if self.inventory_due && self.may(now, Kind::Inventory, |reports| reports.inventory_due = false) {
             out.push(publish(session, Publication::Inventory(self.inventory.clone())));
         }
-        out.extend(self.acks.drain(..).map(|ack| publish(session, Publication::PlanAck(ack))));
-        let every = if self.changed { CHANGE_EVERY } else { heartbeat };
-        if self.last.is_none_or(|last| now.since(last) >= every) {
-            self.last = Some(now);
-            self.changed = false;
-            out.push(publish(session, Publication::Telemetry(self.telemetry(own))));
+        if !self.acks.is_empty() {
+            let mut acks = VecDeque::new();
+            if self.may(now, Kind::PlanAck, |reports| acks = std::mem::take(&mut reports.acks)) {
+                out.extend(acks.into_iter().map(|ack| publish(session, Publication::PlanAck(ack))));
+            }
         }
-        if self.records_at.is_some_and(|at| at <= now) {
+        self.tick_telemetry(now, session, heartbeat, own, out);
+        if self.records_at.is_some_and(|at| at <= now) && self.may(now, Kind::Records, |reports| reports.records_at = None) {
             self.flush_records(now, session, out);
         }
+        self.quarantine.settle(now);
         self.spool.alive(now);
+    }
+
+    fn tick_telemetry(&mut self, now: Moment, session: Session, heartbeat: Micros, own: &Own<'_>, out: &mut Vec<AgentEffect>) {
+        let every = if self.changed { CHANGE_EVERY } else { heartbeat };
+        let due = self.last.is_none_or(|last| now.since(last) >= every);
+        let said = |reports: &mut Self| {
+            reports.last = Some(now);
+            reports.changed = false;
+        };
+        if due && self.may(now, Kind::Telemetry, said) {
+            out.push(publish(session, Publication::Telemetry(self.telemetry(own))));
+        }
+    }
+
+    /// Whether this kind may be published now. What is left out counts as said, but for records, which wait for better days.
+    fn may(&mut self, now: Moment, kind: Kind, said: impl FnOnce(&mut Self)) -> bool {
+        match self.quarantine.ask(now, kind) {
+            Verdict::Go => {
+                said(self);
+                true
+            }
+            Verdict::Wait(until) => {
+                self.wait = Some(self.wait.map_or(until, |wait| wait.min(until)));
+                false
+            }
+            Verdict::Held(until) => {
+                said(self);
+                if kind == Kind::Records {
+                    self.records_at = Some(until);
+                }
+                false
+            }
+        }
     }
 
     /// The connection to the broker is lost.
@@ -164,12 +223,31 @@ impl Reports {
     /// When [`Self::tick`] has something to publish, given that the broker is there.
     pub(super) fn deadline(&self, heartbeat: Micros) -> Option<Moment> {
         let every = if self.changed { CHANGE_EVERY } else { heartbeat };
+        // What waits for its turn is due then, and nothing else counts while something waits.
         let report = self.last.map(|last| last + every).unwrap_or_default();
-        earliest([Some(report), self.records_at])
+        self.wait.or_else(|| earliest([Some(report), self.records_at]))
     }
 
-    pub(super) fn spool(&self) -> SpoolStatus {
-        self.spool.status()
+    /// What is left out because the broker throws us out for it, and how many publications that were.
+    pub(super) fn quarantined(&self, now: Moment) -> (Vec<Kind>, u64) {
+        (self.quarantine.held(now), self.quarantine.dropped())
+    }
+
+    pub(super) fn spool(&self, now: Moment) -> SpoolStatus {
+        self.spool.status(now)
+    }
+
+    /// What the disk has to do to hold the same records.
+    pub(super) fn spool_changes(&mut self) -> Vec<SpoolChange> {
+        self.spool.changes()
+    }
+
+    /// What an earlier life could not send.
+    pub(super) fn restore(&mut self, now: Moment, records: Vec<(u64, Record)>) {
+        self.spool.restore(now, records);
+        if !self.spool.is_empty() {
+            self.records_at.get_or_insert(now + RECORDS_EVERY);
+        }
     }
 }
 
@@ -181,8 +259,12 @@ pub(super) struct Own<'a> {
 }
 
 fn gist(replica: &ReplicaReport) -> (VariantId, (ReplicaState, bool, bool)) {
-    let Load { slots, active, queued, .. } = replica.load;
-    (replica.variant.clone(), (replica.state.clone(), active < slots, queued > 0))
+    let (free, waits) = free_and_waiting(&replica.load);
+    (replica.variant.clone(), (replica.state.clone(), free, waits))
+}
+
+const fn free_and_waiting(load: &Load) -> (bool, bool) {
+    (load.active < load.slots, load.queued > 0)
 }
 
 fn publish(session: Session, publication: Publication) -> AgentEffect {

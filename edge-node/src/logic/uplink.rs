@@ -18,6 +18,10 @@ pub(super) const STEP_MAX: Micros = Micros::from_secs(2);
 const WINDOW_MAX: Micros = Micros::from_millis(2_500);
 /// First window between two tries.
 const WINDOW_FIRST: Micros = Micros::from_millis(250);
+/// The same for the broker, which carries no work: when it restarts under a fleet, nobody is in a hurry, and five hundred nodes are
+/// some two hundred TLS handshakes in a second at most.
+const BROKER_WINDOW_FIRST: Micros = Micros::from_secs(2);
+const BROKER_WINDOW_MAX: Micros = Micros::from_secs(8);
 /// Time between two tries of a node that was thrown out: only a person can change that, so it asks rarely, and yet comes back by
 /// itself where a hub was restored from an older backup by mistake.
 const REVOKED_EVERY: Micros = Micros::from_secs(60);
@@ -122,7 +126,7 @@ impl Uplink {
             broker: Broker::Off,
             broker_address: String::new(),
             broker_number: 0,
-            broker_backoff: Backoff::new(mix(seed, 2), WINDOW_FIRST, WINDOW_MAX),
+            broker_backoff: Backoff::new(mix(seed, 2), BROKER_WINDOW_FIRST, BROKER_WINDOW_MAX),
             closing: false,
         }
     }
@@ -394,6 +398,8 @@ impl Uplink {
             transport: self.path().and_then(|path| path.transport),
             avoids_quic: self.ways.avoided().map(str::to_owned),
             demotions: self.ways.demotions(),
+            quarantined: Vec::new(),
+            publications_held: 0,
         }
     }
 }

@@ -91,8 +91,8 @@ fn operating_system() -> Option<String> {
 
 /// The addresses of the machine's networks, by name of interface.
 pub fn own_addresses() -> Vec<std::net::IpAddr> {
-    let networks = Networks::new_with_refreshed_list();
-    let mut by_name: Vec<(&String, &NetworkData)> = networks.iter().collect();
+    let Ok(networks) = Networks::new_with_refreshed_list() else { return Vec::new() };
+    let mut by_name: Vec<_> = networks.iter().collect();
     by_name.sort_by_key(|(name, _)| *name);
     by_name.into_iter().flat_map(|(_, data)| data.ip_networks().iter().map(|network| network.addr)).collect()
 }

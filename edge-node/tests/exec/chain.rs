@@ -55,7 +55,7 @@ pub(crate) fn ask_chain(engines: &[Arc<Llm>], cuts: &[u16], body: Body, precisio
     cancels.reverse();
     let (sink, events) = mpsc::channel(64);
     let cancel = CancellationToken::new();
-    let job = Job { header: headers[0].clone(), input: Input::Body(body), cancel: cancel.clone(), sink, next };
+    let job = Job { header: headers[0].clone(), input: Input::Body(Arc::new(body)), cancel: cancel.clone(), sink, next };
     engines[0].submit(job).expect("a slot");
     Chain { asked: Asked { cancel, events }, later, cancels }
 }

@@ -27,6 +27,13 @@ pub(crate) struct Answer {
     pub(crate) failure: Option<Failure>,
 }
 
+impl Answer {
+    /// How it ended and what was counted, but for what had been computed before.
+    pub(crate) fn ended(&self) -> Option<(Finish, Tokens, Tokens)> {
+        self.end.map(|(finish, usage)| (finish, usage.prompt, usage.output))
+    }
+}
+
 /// A question on its way.
 pub(crate) struct Asked {
     pub(crate) cancel: CancellationToken,

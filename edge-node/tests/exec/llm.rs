@@ -108,7 +108,7 @@ fn positions_must_follow_each_other_and_fit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resumed_stream_is_the_unbroken_one() {
+async fn row_25_a_resumed_stream_is_the_unbroken_one() {
     let lab = Lab::new();
     let engine = lab.engine().await;
     let seeded = Sampling { max_tokens: 30, seed: 5, ..Sampling::default() };
@@ -121,7 +121,7 @@ async fn a_resumed_stream_is_the_unbroken_one() {
             body.resume = whole.ids[..cut].to_vec();
             let rest = answer(&engine, body).await;
             assert_eq!(rest.ids, whole.ids[cut..], "cut at {cut} with {sampling:?}");
-            assert_eq!(rest.end, whole.end);
+            assert_eq!(rest.ended(), whole.ended());
             let shown: String = whole.batches[..cut].iter().map(|(_, text)| text.as_str()).collect();
             assert_eq!(shown + &rest.text, whole.text);
         }
@@ -147,7 +147,7 @@ async fn a_stop_text_counts_across_a_resume_and_never_shows() {
         body.resume = stopped.ids[..cut].to_vec();
         let rest = answer(&engine, body).await;
         let shown: String = stopped.batches[..cut].iter().map(|(_, text)| text.as_str()).collect();
-        assert_eq!((shown + &rest.text, rest.end), (before.clone(), stopped.end), "cut at {cut}");
+        assert_eq!((shown + &rest.text, rest.ended()), (before.clone(), stopped.ended()), "cut at {cut}");
     }
 }
 

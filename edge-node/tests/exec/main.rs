@@ -8,6 +8,7 @@ mod desk;
 #[cfg(feature = "llama-cpp")]
 mod llamacpp;
 mod llm;
+mod prefixes;
 mod profiled;
 mod reference;
 mod smollm2;

@@ -58,7 +58,7 @@ async fn fixed_prompts_begin_with_fixed_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resumed_stream_is_the_unbroken_one() {
+async fn row_25_a_resumed_stream_is_the_unbroken_one() {
     let Some(path) = path() else { return };
     let engine = Llm::start(config(&path)).expect("starts");
     ready(&engine).await;
@@ -70,7 +70,7 @@ async fn a_resumed_stream_is_the_unbroken_one() {
             let mut body = chat("Tell me about the tide.", sampling.clone());
             body.resume = whole.ids[..cut].to_vec();
             let rest = answer(&engine, body).await;
-            assert_eq!((rest.ids.as_slice(), rest.end), (&whole.ids[cut..], whole.end), "cut at {cut} with {sampling:?}");
+            assert_eq!((rest.ids.as_slice(), rest.ended()), (&whole.ids[cut..], whole.ended()), "cut at {cut} with {sampling:?}");
         }
     }
 }
@@ -94,7 +94,7 @@ async fn four_requests_at_once_get_the_tokens_of_each_alone() {
     let asked = bodies.map(|body| ask(&engine, body));
     for (asked, alone) in asked.into_iter().zip(alone) {
         let together = asked.all().await;
-        assert_eq!((together.ids, together.end), (alone.ids, alone.end));
+        assert_eq!((&together.ids, together.ended()), (&alone.ids, alone.ended()));
     }
 }
 
@@ -141,7 +141,7 @@ async fn split_in_two_it_equals_the_whole_on_sixteen_prompts_at_three_cuts() {
         let engines = [part(span(0, cut)).await, part(span(cut, 30)).await];
         for ((number, text), whole) in PROMPTS.into_iter().enumerate().zip(&expected) {
             let split = ask_chain(&engines, &[0, cut, 30], body(number, text), Precision::F32).asked.all().await;
-            assert_eq!((&split.ids, &split.end), (&whole.ids, &whole.end), "cut at {cut}: {text}");
+            assert_eq!((&split.ids, split.ended()), (&whole.ids, whole.ended()), "cut at {cut}: {text}");
             assert!(!split.ids.is_empty());
         }
     }

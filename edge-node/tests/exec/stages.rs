@@ -3,7 +3,7 @@
 use crate::chain::{Chain, ask_chain, stages};
 use crate::desk::{Answer, answer, greedy, header, plain, ready, settled};
 use crate::llm::Lab;
-use edge_node::exec::llm::{LayerSpan, Llm, LlmConfig};
+use edge_node::exec::llm::{LayerSpan, Llm, LlmConfig, PrefixCache};
 use edge_node::exec::{Engine, ExecEvent, Input, Job};
 use shared::fleet::ReplicaState;
 use shared::plan::{Failure, Finish, Reason};
@@ -30,7 +30,10 @@ async fn parts(lab: &Lab, cuts: &[u16]) -> Vec<Arc<Llm>> {
 }
 
 fn alike(split: &Answer, whole: &Answer) {
-    assert_eq!((&split.ids, &split.text, &split.end, &split.failure), (&whole.ids, &whole.text, &whole.end, &whole.failure));
+    assert_eq!(
+        (&split.ids, &split.text, split.ended(), &split.failure),
+        (&whole.ids, &whole.text, whole.ended(), &whole.failure)
+    );
     assert_eq!(split.batches, whole.batches);
 }
 
@@ -121,7 +124,10 @@ async fn a_part_takes_only_its_layers_and_says_what_it_holds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_much_for_one_is_held_by_two() {
     let lab = Lab::new();
-    let whole = lab.engine().await.report().memory;
+    let unshared = LlmConfig { prefix_cache: PrefixCache::Off, ..lab.config() };
+    let engine = Llm::start(unshared).expect("starts");
+    ready(&engine).await;
+    let whole = engine.report().memory;
     let tight = |layers| LlmConfig { layers, memory_max: Some(Bytes(whole.0 * 3 / 4)), ..lab.config() };
     let ReplicaState::Failed(why) = settled(&Llm::start(tight(None)).expect("starts")).await.state else { panic!("fits") };
     assert!(why.contains(&format!("needs {whole}")) && why.contains("are configured") && why.contains("`layers`"), "{why}");

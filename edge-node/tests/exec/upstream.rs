@@ -53,7 +53,7 @@ async fn without_usage_events_are_counted() {
 }
 
 #[tokio::test]
-async fn a_malformed_event_is_skipped() {
+async fn row_24_a_malformed_event_is_skipped() {
     let steps = vec![
         Step::Say("a"),
         Step::Raw("data: {\"choices\":[{\n\n"),
@@ -66,7 +66,7 @@ async fn a_malformed_event_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_cut_or_an_early_end_is_a_broken_connection() {
+async fn row_24_a_cut_or_an_early_end_is_a_broken_connection() {
     let canned = Canned::start().await;
     let engine = engine(&canned, json!({})).await;
     for last in [vec![Step::Hold, Step::Cut], vec![Step::Hold]] {
@@ -82,7 +82,7 @@ async fn a_cut_or_an_early_end_is_a_broken_connection() {
 }
 
 #[tokio::test]
-async fn silence_is_a_stall() {
+async fn row_24_silence_is_a_stall() {
     for steps in [vec![Step::Silence], vec![Step::Say("a"), Step::Silence]] {
         let answer = answer_to(Script::Stream(steps), json!({ "silence_ms_max": 60 })).await;
         assert_eq!(answer.failure, Some(Failure::Stalled(Micros::from_millis(60))));
@@ -188,7 +188,7 @@ async fn what_an_upstream_cannot_do_is_refused() {
 }
 
 #[tokio::test]
-async fn a_cancel_closes_the_connection() {
+async fn row_23_a_cancel_closes_the_connection() {
     let canned = Canned::start().await;
     let engine = engine(&canned, json!({ "slots": 1 })).await;
     for steps in [vec![Step::Say("a"), Step::Silence], vec![Step::Silence]] {

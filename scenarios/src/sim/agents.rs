@@ -143,7 +143,9 @@ impl Universe {
             | AgentEffect::Retire
             | AgentEffect::Look(_)
             | AgentEffect::UsePeer(..)
-            | AgentEffect::RetirePeer(..) => {}
+            | AgentEffect::RetirePeer(..)
+            | AgentEffect::Quarantined(_)
+            | AgentEffect::Spool(_) => {}
             AgentEffect::HangUp(goodbye) => {
                 if let Some(id) = self.net.uplink(&party) {
                     self.close(id, &Ended::Goodbye(goodbye));

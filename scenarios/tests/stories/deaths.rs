@@ -41,7 +41,7 @@ fn hub_lost_and_back_no_local_request_fails_and_epochs_rise() {
 }
 
 #[test]
-fn an_agent_dies_in_mid_request_and_the_stream_goes_on_elsewhere() {
+fn row_25_an_agent_dies_in_mid_request_and_the_stream_goes_on_elsewhere() {
     let mut fleet = Fleet::new();
     // Only the site has this variant twice.
     let needs = within(Residency::Site);
@@ -104,7 +104,7 @@ fn orphans_of_a_dead_ingress_are_cancelled() {
 }
 
 #[test]
-fn an_agent_boots_without_its_hub_and_serves() {
+fn row_12_an_agent_boots_without_its_hub_and_serves() {
     let mut fleet = Fleet::new();
     fleet.universe.kill_hub();
     fleet.universe.kill(fleet.left);

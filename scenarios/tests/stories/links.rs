@@ -44,7 +44,7 @@ fn a_cloned_identity_is_flagged_and_given_nothing() {
 }
 
 #[test]
-fn a_cut_uplink_leaves_the_site_to_itself_and_heals() {
+fn row_13_a_cut_uplink_leaves_the_site_to_itself_and_heals() {
     let mut fleet = Fleet::new();
     fleet.universe.cut(fleet.left);
     fleet.universe.pass(Micros::from_secs(8));
@@ -85,7 +85,7 @@ fn a_flapping_uplink_loses_nothing() {
 }
 
 #[test]
-fn a_stale_view_is_not_acted_upon() {
+fn row_28_a_stale_view_is_not_acted_upon() {
     let mut fleet = Fleet::new();
     // The agent lives and its link to the hub does, but the cloud agent's reports no longer come: its uplink is cut.
     fleet.universe.cut(fleet.cloud);

@@ -82,7 +82,7 @@ fn a_busy_fleet_queues_and_refuses_within_its_bounds() {
 }
 
 #[test]
-fn a_client_that_leaves_frees_the_slot_on_every_hop() {
+fn row_23_a_client_that_leaves_frees_the_slot_on_every_hop() {
     let mut fleet = Fleet::new();
     let id = fleet.ask(fleet.left, Needs::default());
     assert!(fleet.universe.until(Micros::from_secs(5), |universe| universe.client(id).tokens > 3));

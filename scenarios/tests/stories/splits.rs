@@ -106,7 +106,7 @@ fn three_nodes_that_hold_a_third_each_serve_together() {
 
 /// Complaint 7: never a split whose predicted time exceeds the best whole option by less than a margin, and the number is shown.
 #[test]
-fn complaint_7_a_split_that_is_not_clearly_faster_is_not_used_and_the_record_shows_its_number() {
+fn row_7_a_split_that_is_not_clearly_faster_is_not_used_and_the_record_shows_its_number() {
     let mut fast = part(0, 30, 200);
     fast[0].slots = 4;
     // The halves at home together are no faster than the cloud alone.

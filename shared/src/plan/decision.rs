@@ -2,7 +2,7 @@
 
 use super::Reason;
 use crate::estimate::Estimate;
-use crate::fleet::Hop;
+use crate::fleet::{Hop, Transport};
 use crate::ids::{AttemptId, NodeId, PlanEpoch, VariantId};
 use crate::units::{Micros, Moment};
 use crate::work::LayerRange;
@@ -78,6 +78,9 @@ pub struct Choice {
     pub candidate: Candidate,
     /// What it would cost.
     pub estimate: Estimate,
+    /// What carries the way there, where one transport does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
 }
 
 /// A candidate that could not be used. The estimate is there where one could be made.

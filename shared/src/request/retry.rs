@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn suspicion_doubles_and_ends() {
+    fn row_28_suspicion_doubles_and_ends() {
         let (node, variant) = (NodeId::new("s/n").expect("name"), VariantId::new("v").expect("name"));
         let mut suspects = Suspects::default();
         suspects.accuse(Moment(0), &node, &variant);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn eligibility_table() {
+    fn row_25_eligibility_table() {
         let unseeded = Features { unseeded: true, ..Features::default() };
         assert_eq!(not_resumable(unseeded, Precision::F32), None, "whole or split");
         assert!(not_resumable(unseeded, Precision::F16).is_some(), "rounded on the way");

@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
 
 /// Largest encoded body that an ingress takes and an executor accepts.
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -147,6 +148,16 @@ impl Body {
         encode(self)
     }
 
+    /// How many bytes [`Self::encode`] would give, without writing them.
+    ///
+    /// # Errors
+    /// [`BadBody`] when that exceeds [`BODY_BYTES_MAX`].
+    pub fn encoded_len(&self) -> Result<usize, BadBody> {
+        let mut counted = Counted(0);
+        ciborium::into_writer(self, &mut counted).map_err(|error| BadBody(error.to_string()))?;
+        if counted.0 > BODY_BYTES_MAX { Err(too_long(counted.0)) } else { Ok(counted.0) }
+    }
+
     /// From CBOR.
     ///
     /// # Errors
@@ -156,19 +167,33 @@ impl Body {
     }
 }
 
+/// Takes bytes and keeps their number.
+struct Counted(usize);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn too_long(bytes: usize) -> BadBody {
+    BadBody(format!("{bytes} bytes, at most {BODY_BYTES_MAX}"))
+}
+
 fn encode<T: Serialize>(body: &T) -> Result<Vec<u8>, BadBody> {
     let mut bytes = Vec::new();
     ciborium::into_writer(body, &mut bytes).map_err(|error| BadBody(error.to_string()))?;
-    if bytes.len() > BODY_BYTES_MAX {
-        Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())))
-    } else {
-        Ok(bytes)
-    }
+    if bytes.len() > BODY_BYTES_MAX { Err(too_long(bytes.len())) } else { Ok(bytes) }
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadBody> {
     if bytes.len() > BODY_BYTES_MAX {
-        return Err(BadBody(format!("{} bytes, at most {BODY_BYTES_MAX}", bytes.len())));
+        return Err(too_long(bytes.len()));
     }
     // The reader's own message may quote the input; it must not, since this is somebody's text.
     ciborium::de::from_reader_with_recursion_limit(bytes, 32).map_err(|_| BadBody("unreadable".to_owned()))

@@ -1,5 +1,4 @@
-//! How long decisions take. Run by hand, since a test must not depend on how busy a machine is:
-//! `cargo test -p shared --release --test conformance -- --ignored --nocapture speed`.
+//! How long decisions take: `make bench-dispatch`. Run by hand, since a test must not depend on how busy a machine is.
 
 use crate::fleets::STALE_AFTER;
 use crate::rounds::twins;
@@ -14,11 +13,18 @@ use shared::work::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-const NODES: u32 = 200;
 const VARIANTS: u32 = 5;
+const TARGETS: u32 = 8;
+/// Nodes of a view of a hundred, a thousand and ten thousand replicas.
+const NODES: [u32; 3] = [20, 200, 2_000];
 
 /// What a decision among the node itself and eight targets may take, in a view of a thousand replicas.
 const DISPATCH_MAX: Duration = Duration::from_micros(20);
+/// How many times as long as in a view of a hundred replicas it may take in one of ten thousand: what was granted counts, not what
+/// there is.
+const GROWTH_MAX: f64 = 3.0;
+/// Rounds that alternate between the views.
+const ROUNDS: usize = 15;
 /// What one round of one edge may take in the same view: a thousand edges are then served in a fraction of a period.
 const OFFLOAD_MAX: Duration = Duration::from_millis(3);
 
@@ -69,9 +75,9 @@ fn replica(number: u32, of: u32) -> ReplicaReport {
     }
 }
 
-fn view() -> FleetView {
+fn view(nodes: u32) -> FleetView {
     let mut view = FleetView::default();
-    for number in 0..NODES {
+    for number in 0..nodes {
         let replicas = (0..VARIANTS).map(|v| replica(v, number)).collect();
         let path =
             if number == 0 { PathReport::local() } else { PathReport::with_rtt(Hop::Direct, Micros(u64::from(number) * 300)) };
@@ -97,64 +103,106 @@ fn request() -> LlmRequest {
     }
 }
 
+/// The mean of a batch.
+fn batch(mut run: impl FnMut()) -> Duration {
+    const BATCH: u32 = 200;
+    let start = Instant::now();
+    (0..BATCH).for_each(|_| run());
+    start.elapsed() / BATCH
+}
+
 /// The fastest of several batches: whatever else the machine does only adds.
 fn fastest(mut run: impl FnMut()) -> Duration {
-    const BATCH: u32 = 200;
-    let batch = |_| {
-        let start = Instant::now();
-        (0..BATCH).for_each(|_| run());
-        start.elapsed() / BATCH
-    };
-    (0..10).map(batch).min().expect("ten batches")
+    (0..10).map(|_| batch(&mut run)).min().expect("ten batches")
+}
+
+fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+    sorted[sorted.len() / 2]
+}
+
+fn told(what: &str, held: bool) {
+    println!("floor {what}: {}", if held { "held" } else { "missed" });
+}
+
+/// What a decision of one policy takes in a view of so many nodes.
+struct Bench {
+    view: FleetView,
+    catalogue: Catalogue,
+    me: NodeId,
+    request: LlmRequest,
+    grant: Grant,
+    open: BTreeMap<(NodeId, VariantId), u32>,
+    suspects: BTreeMap<(NodeId, VariantId), Moment>,
+}
+
+impl Bench {
+    fn new(nodes: u32) -> Self {
+        let request = request();
+        let target = |number: u32| (node(number * (nodes - 1) / TARGETS), variant(number % VARIANTS));
+        let targets = (1..=TARGETS).map(target).map(|(node, variant)| Target {
+            node,
+            variant,
+            share: Fraction::default(),
+            open_max: 8,
+            stages: Vec::new(),
+        });
+        let targets = BTreeMap::from([(request.service.clone(), targets.collect())]);
+        let grant = Grant { epoch: PlanEpoch::default(), targets, expires: None };
+        let open = (1..=TARGETS).map(|number| (target(number), 1)).collect();
+        Self { view: view(nodes), catalogue: catalogue(), me: node(0), request, grant, open, suspects: BTreeMap::new() }
+    }
+
+    fn decide(&self, policy: &mut Dispatcher, actions: &mut Vec<dispatch::Action>) -> usize {
+        let scene = Scene {
+            now: Moment(2),
+            me: &self.me,
+            hub: None,
+            view: &self.view,
+            grant: &self.grant,
+            catalogue: &self.catalogue,
+            suspects: &self.suspects,
+            open: &self.open,
+            stale_after: STALE_AFTER,
+            splits: SplitRules::default(),
+            degraded: false,
+            seed: 1,
+        };
+        let (arrived, delivered) = (Moment(1), Tokens(0));
+        let pending = Pending { request: &self.request, arrived, attempt: 0, tried: &[], resume: None, delivered };
+        let assessment = scene.assess(&pending);
+        policy.on_event(&scene, &DispatchEvent::Arrival(&pending, &assessment), actions);
+        actions.clear();
+        assessment.feasible.len()
+    }
 }
 
 #[test]
 #[ignore = "depends on the machine: run by hand"]
 fn speed_of_dispatch() {
-    let (view, catalogue, me, request) = (view(), catalogue(), node(0), request());
-    let target = |number: u32| Target {
-        node: node(number * 20),
-        variant: variant(number % VARIANTS),
-        share: Fraction::default(),
-        open_max: 8,
-        stages: Vec::new(),
-    };
-    let targets = BTreeMap::from([(request.service.clone(), (1..9).map(target).collect())]);
-    let grant = Grant { epoch: PlanEpoch::default(), targets, expires: None };
-    let scene = Scene {
-        now: Moment(2),
-        me: &me,
-        hub: None,
-        view: &view,
-        grant: &grant,
-        catalogue: &catalogue,
-        suspects: &BTreeMap::new(),
-        open: &(1..9).map(|number| ((node(number * 20), variant(number % VARIANTS)), 1)).collect(),
-        stale_after: STALE_AFTER,
-        splits: SplitRules::default(),
-        degraded: false,
-        seed: 1,
-    };
-    let pending = Pending { request: &request, arrived: Moment(1), attempt: 0, tried: &[], resume: None, delivered: Tokens(0) };
-    let candidates = scene.assess(&pending).feasible.len();
-    assert_eq!(candidates, 5 + 8, "its own variants and the targets");
+    let benches = NODES.map(Bench::new);
     for row in dispatch::TABLE {
         let [mut policy, _]: [Dispatcher; 2] = twins(row.name);
         let mut actions = Vec::new();
-        let took = fastest(|| {
-            let assessment = scene.assess(&pending);
-            policy.on_event(&scene, &DispatchEvent::Arrival(&pending, &assessment), &mut actions);
-            actions.clear();
-        });
-        println!("{}: {took:?}", row.name);
-        assert!(took <= DISPATCH_MAX, "{}: {took:?} exceed {DISPATCH_MAX:?}", row.name);
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            rounds.push(benches.each_ref().map(|bench| {
+                batch(|| assert_eq!(bench.decide(&mut policy, &mut actions), 5 + 8, "its own variants and the targets"))
+            }));
+        }
+        let [few, some, many] = [0, 1, 2].map(|at| median(&rounds.iter().map(|round| round[at]).collect::<Vec<_>>()));
+        let growth = median(&rounds.iter().map(|[few, _, many]| many.as_secs_f64() / few.as_secs_f64()).collect::<Vec<_>>());
+        println!("{}: {few:?} with 100 replicas in view, {some:?} with 1,000, {many:?} with 10,000", row.name);
+        told(&format!("{}: {some:?} with 1,000 replicas, want at most {DISPATCH_MAX:?}", row.name), some <= DISPATCH_MAX);
+        told(&format!("{}: 10,000 / 100 replicas {growth:.2}, want at most {GROWTH_MAX}", row.name), growth <= GROWTH_MAX);
     }
 }
 
 #[test]
 #[ignore = "depends on the machine: run by hand"]
 fn speed_of_offload() {
-    let (view, catalogue, edge, hub) = (view(), catalogue(), node(1), NodeId::new("core/hub").expect("good"));
+    let (view, catalogue, edge, hub) = (view(200), catalogue(), node(1), NodeId::new("core/hub").expect("good"));
     let scene = offload::Scene {
         now: Moment(2),
         edge: &edge,
@@ -168,7 +216,6 @@ fn speed_of_offload() {
     for row in offload::TABLE {
         let [mut policy, _]: [Offloader; 2] = twins(row.name);
         let took = fastest(|| assert_eq!(policy.round(&scene, &[], &mut Budget::default()).len(), 1));
-        println!("{}: {took:?}", row.name);
-        assert!(took <= OFFLOAD_MAX, "{}: {took:?} exceed {OFFLOAD_MAX:?}", row.name);
+        told(&format!("{}: one round {took:?}, want at most {OFFLOAD_MAX:?}", row.name), took <= OFFLOAD_MAX);
     }
 }

@@ -153,6 +153,7 @@ fn record() -> Record {
             money: Some(MicroDollars(30)),
             quality: Quality::new(0.25).expect("from 0 to 1"),
         },
+        transport: None,
     };
     let decision = |number, verdict| Decision {
         attempt: AttemptId::new(request, number),

@@ -217,7 +217,7 @@ fn residency_keeps_text_inside() {
 }
 
 #[test]
-fn residency_with_a_dead_engine_ends_in_a_typed_refusal() {
+fn row_30_residency_with_a_dead_engine_ends_in_a_typed_refusal() {
     let mut story = Story::new(1.0, 2.0, 100.0);
     let mut dead = replica(1, 1.0);
     dead.state = ReplicaState::Failed("gone".to_owned());
@@ -230,7 +230,7 @@ fn residency_with_a_dead_engine_ends_in_a_typed_refusal() {
 }
 
 #[test]
-fn a_broken_attempt_without_content_is_answered_elsewhere() {
+fn row_24_a_broken_attempt_without_content_is_answered_elsewhere() {
     let mut story = Story::new(1.0, 2.0, 100.0);
     story.tell(Event::Arrived(request(1)));
     let (_, first) = story.sent().expect("sent");
@@ -246,7 +246,7 @@ fn a_broken_attempt_without_content_is_answered_elsewhere() {
 }
 
 #[test]
-fn a_silent_attempt_is_given_up() {
+fn row_24_a_silent_attempt_is_given_up() {
     let mut story = Story::new(1.0, 2.0, 100.0);
     story.tell(Event::Arrived(request(1)));
     let (_, first) = story.sent().expect("sent");
@@ -256,7 +256,7 @@ fn a_silent_attempt_is_given_up() {
 }
 
 #[test]
-fn a_broken_stream_goes_on_elsewhere_only_by_the_table() {
+fn row_25_a_broken_stream_goes_on_elsewhere_only_by_the_table() {
     for (features, goes_on) in [(Features::default(), true), (Features { penalties: true, ..Features::default() }, false)] {
         let mut story = Story::new(1.0, 2.0, 100.0);
         story.tell(Event::Arrived(LlmRequest { features, ..request(1) }));
@@ -398,7 +398,7 @@ fn an_executor_refuses_what_breaks_residency_or_is_not_for_it() {
 }
 
 #[test]
-fn stale_is_not_idle() {
+fn row_28_stale_is_not_idle() {
     let mut story = Story::new(1.0, 2.0, 100.0);
     story.now = story.now + Micros::from_secs(16);
     story.tell(Event::Arrived(request(1)));

@@ -6,12 +6,10 @@
 
 mod ask;
 mod peer;
-#[path = "../kit/report.rs"]
-mod report;
 mod worker;
 
-use report::{Bound, Report, Spread, number, option};
 use std::path::PathBuf;
+use tests::report::{Bound, Report, Spread, number, option};
 use worker::{Kind, Measure, Workers};
 
 /// Rounds unless told otherwise: an odd number, so that the median is one of them.

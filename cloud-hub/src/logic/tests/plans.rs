@@ -96,7 +96,7 @@ fn acks_are_shown_and_a_failed_plan_is_noted() {
 }
 
 #[test]
-fn when_most_of_the_fleet_vanishes_the_hub_suspects_itself() {
+fn row_15_when_most_of_the_fleet_vanishes_the_hub_suspects_itself() {
     let mut universe = Universe::new();
     let names = ["s1/a", "s2/b", "s3/c", "s4/d", "s5/e"];
     let connections: Vec<_> = names.into_iter().map(|name| universe.join(name)).collect();

@@ -1,10 +1,13 @@
 //! One chunk of a streamed answer.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use shared::plan::{Finish, Usage};
 use shared::units::Tokens;
 use shared::wire::frame::TokenBatch;
+use std::borrow::Cow;
 
 /// What a chunk says.
 #[derive(Debug, Default, PartialEq)]
@@ -20,9 +23,9 @@ pub(super) struct Said {
 }
 
 #[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
+struct Chunk<'a> {
+    #[serde(borrow, default)]
+    choices: Vec<Choice<'a>>,
     #[serde(default)]
     usage: Option<Counted>,
     #[serde(default)]
@@ -30,15 +33,25 @@ struct Chunk {
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct Choice<'a> {
     #[serde(default)]
     index: u32,
-    #[serde(default)]
-    delta: Option<Map<String, Value>>,
+    #[serde(borrow, default)]
+    delta: Option<&'a RawValue>,
     #[serde(default)]
     text: Option<String>,
+    #[serde(borrow, default)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+/// A delta that says no more than text, as nearly all do.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plain {
     #[serde(default)]
-    finish_reason: Option<String>,
+    content: Option<String>,
+    #[serde(default, rename = "role")]
+    _role: IgnoredAny,
 }
 
 #[derive(Deserialize)]
@@ -58,7 +71,7 @@ struct Details {
 
 /// Reads a chunk; nothing when it is none.
 pub(super) fn read(data: &[u8]) -> Option<Said> {
-    let chunk: Chunk = serde_json::from_slice(data).ok()?;
+    let chunk: Chunk<'_> = serde_json::from_slice(data).ok()?;
     let mut said = Said { failed: chunk.error.is_some_and(|error| !error.is_null()), ..Said::default() };
     said.usage = chunk.usage.map(|counted| Usage {
         prompt: Tokens(counted.prompt_tokens),
@@ -68,7 +81,7 @@ pub(super) fn read(data: &[u8]) -> Option<Said> {
     // Only one answer was asked for.
     if let Some(choice) = chunk.choices.into_iter().find(|choice| choice.index == 0) {
         said.finish = choice.finish_reason.as_deref().map(finish);
-        said.batch = batch(choice.delta.unwrap_or_default(), choice.text);
+        said.batch = batch(choice.delta.map(RawValue::get).unwrap_or("null"), choice.text);
     }
     Some(said)
 }
@@ -82,7 +95,12 @@ fn finish(reason: &str) -> Finish {
     }
 }
 
-fn batch(mut delta: Map<String, Value>, text: Option<String>) -> Option<TokenBatch> {
+fn batch(delta: &str, text: Option<String>) -> Option<TokenBatch> {
+    if let Ok(plain) = serde_json::from_str::<Option<Plain>>(delta) {
+        let content = plain.unwrap_or_default().content.or(text).filter(|content| !content.is_empty())?;
+        return Some(TokenBatch { count: 1, ids: Vec::new(), text: content, delta: None });
+    }
+    let mut delta: Map<String, Value> = serde_json::from_str(delta).unwrap_or_default();
     let content = match delta.remove("content") {
         Some(Value::String(content)) => content,
         _ => text.unwrap_or_default(),

@@ -1,12 +1,17 @@
 //! The request as the upstream wants it, and its refusals as ours.
 
 use super::UpstreamConfig;
-use serde_json::{Map, Value, json};
+use super::document::Document;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
 use shared::plan::{Failure, Reason};
 use shared::units::Tokens;
 use shared::wire::Body;
 use shared::wire::body::Prompt;
 use shared::work::{ExecHeader, PromptKind};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Longest message of an upstream that is passed on, in characters.
 const MESSAGE_CHARS_MAX: usize = 300;
@@ -24,28 +29,39 @@ pub(super) const fn path(kind: PromptKind) -> &'static str {
     }
 }
 
+/// Members that this engine's own working depends on.
+const OWN: [&str; 3] = ["model", "stream", "stream_options"];
+
 /// The JSON document of the request. Members that came through from the client win over those rebuilt, save what this
 /// engine's own working depends on.
-pub(super) fn document(config: &UpstreamConfig, header: &ExecHeader, body: &Body) -> Result<Value, Failure> {
+pub(super) fn document(config: &UpstreamConfig, header: &ExecHeader, body: &Body) -> Result<Vec<u8>, Failure> {
     let sampling = &body.sampling;
-    let mut document = Map::new();
-    let mut put = |name: &str, value: Value| _ = document.insert(name.to_owned(), value);
+    let mut passed = body.passthrough.as_deref().map(passed_through).transpose()?.unwrap_or_default();
+    passed.retain(|name, _| !OWN.contains(&name.as_ref()));
+    let rebuilt = |name: &str| !passed.contains_key(name);
+    let mut document = Document::with_room(text_bytes(&body.prompt) + body.passthrough.as_ref().map_or(0, String::len));
     match &body.prompt {
-        Prompt::Chat(messages) => {
-            let turns = messages.iter().map(|message| json!({ "role": message.role, "content": message.content }));
-            put("messages", turns.collect());
-        }
-        Prompt::Plain(text) => put("prompt", text.as_str().into()),
+        Prompt::Chat(messages) if rebuilt("messages") => document.put_objects("messages", messages, |message, object| {
+            object.put_text("role", &message.role);
+            object.put_text("content", &message.content);
+        }),
+        Prompt::Plain(text) if rebuilt("prompt") => document.put_text("prompt", text),
         Prompt::Inputs(_) => return Err(vectors_only()),
+        _ => {}
     }
-    put("max_tokens", sampling.max_tokens.min(header.output_max.0).into());
-    put("temperature", sampling.temperature.into());
-    put("top_p", sampling.top_p.into());
+    let mut put = |name: &str, value: &dyn Fn(&mut Document)| {
+        if rebuilt(name) {
+            value(&mut document);
+        }
+    };
+    put("max_tokens", &|document| document.put("max_tokens", &sampling.max_tokens.min(header.output_max.0)));
+    put("temperature", &|document| document.put("temperature", &sampling.temperature));
+    put("top_p", &|document| document.put("top_p", &sampling.top_p));
     if !header.features.unseeded {
-        put("seed", sampling.seed.into());
+        put("seed", &|document| document.put("seed", &sampling.seed));
     }
     if !sampling.stop.is_empty() {
-        put("stop", sampling.stop.clone().into());
+        put("stop", &|document| document.put("stop", &sampling.stop));
     }
     for (name, value, neutral) in [
         ("frequency_penalty", sampling.frequency_penalty, 0.0),
@@ -53,16 +69,16 @@ pub(super) fn document(config: &UpstreamConfig, header: &ExecHeader, body: &Body
         ("repetition_penalty", sampling.repetition_penalty, 1.0),
     ] {
         if value != neutral {
-            put(name, value.into());
+            put(name, &|document| document.put(name, &value));
         }
     }
-    if let Some(extras) = &body.passthrough {
-        document.extend(passed_through(extras)?);
+    for (name, raw) in &passed {
+        document.put(name, raw);
     }
-    document.insert("model".to_owned(), config.model.clone().into());
-    document.insert("stream".to_owned(), true.into());
-    document.insert("stream_options".to_owned(), json!({ "include_usage": true }));
-    Ok(Value::Object(document))
+    document.put_text("model", &config.model);
+    document.put("stream", &true);
+    document.put("stream_options", &Options { include_usage: true });
+    Ok(document.end())
 }
 
 /// A body of another kind than the call.
@@ -70,16 +86,27 @@ pub(super) fn vectors_only() -> Failure {
     Failure::BadRequest { param: Some("input".to_owned()), message: "texts for vectors belong to `/v1/embeddings`".to_owned() }
 }
 
-fn passed_through(extras: &str) -> Result<Map<String, Value>, Failure> {
+#[derive(Serialize)]
+struct Options {
+    include_usage: bool,
+}
+
+fn text_bytes(prompt: &Prompt) -> usize {
+    // And what stands around each message.
+    prompt.texts().iter().map(|text| text.len() + 64).sum()
+}
+
+type Passed<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+
+fn passed_through(extras: &str) -> Result<Passed<'_>, Failure> {
     let bad = |param: Option<&str>, message: &str| {
         Err(Failure::BadRequest { param: param.map(str::to_owned), message: message.to_owned() })
     };
-    let Ok(Value::Object(extras)) = serde_json::from_str(extras) else {
+    let Ok(extras) = serde_json::from_str::<Passed<'_>>(extras) else {
         return bad(None, "further parameters must be a JSON object");
     };
-    match extras.get("n") {
-        None | Some(Value::Null) => Ok(extras),
-        Some(n) if n.as_u64() == Some(1) => Ok(extras),
+    match extras.get("n").map(|n| n.get()) {
+        None | Some("null" | "1") => Ok(extras),
         Some(_) => bad(Some("n"), "more than one answer cannot be passed on from an upstream: want 1"),
     }
 }

@@ -1,6 +1,6 @@
 //! Vectors of texts: one call, one answer, whole.
 
-use super::run::{Answer, Broken};
+use super::run::{Answer, Broken, Reply};
 use super::{Shared, ask};
 use crate::exec::ExecEvent;
 use crate::exec::outlet::Outlet;
@@ -69,7 +69,7 @@ impl Shared {
         let response = self.post_vectors(document).await?;
         let status = response.status();
         if !status.is_success() {
-            let answer = self.beginning(response).await;
+            let answer = self.beginning(&mut Reply::Far(response)).await;
             return Err(ask::refusal(status.as_u16(), &answer, header, body, &self.config));
         }
         self.whole(response).await

@@ -8,8 +8,10 @@
 mod answer;
 mod ask;
 mod config;
+mod document;
 mod embed;
 mod health;
+mod line;
 mod managed;
 mod probe;
 mod run;
@@ -23,11 +25,12 @@ use super::hold::Hold;
 use super::rates::{Learner, Observation};
 use super::{Engine, Hung, Job, check_ready};
 use futures_util::future::BoxFuture;
+use line::Lines;
 use managed::Managed;
 use shared::fleet::{Load, ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
 use shared::plan::Reason;
-use shared::work::{Capability, EngineKind};
+use shared::work::{Capability, EngineKind, PromptKind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,11 +54,23 @@ pub struct Upstream {
 #[derive(Debug)]
 struct Shared {
     config: UpstreamConfig,
+    calls: Mutex<Option<Arc<Calls>>>,
     client: reqwest::Client,
     learner: Mutex<Learner>,
     report: watch::Sender<ReplicaReport>,
     stop: CancellationToken,
     managed: Option<Managed>,
+}
+
+/// Where requests go, as long as the server keeps its port.
+#[derive(Debug)]
+struct Calls {
+    /// Zero for a server that is not managed.
+    port: u16,
+    chat: reqwest::Url,
+    completion: reqwest::Url,
+    /// The short way; absent for an upstream behind TLS.
+    lines: Option<Arc<Lines>>,
 }
 
 impl Upstream {
@@ -102,7 +117,15 @@ impl Upstream {
         let learner = Mutex::new(profile.as_ref().map(Learner::from_profile).unwrap_or_default());
         let managed = config.managed.clone();
         let managed = managed.map(|managed| Managed::new(managed, config.variant.clone(), config.model.clone(), state));
-        let shared = Arc::new(Shared { config, client, learner, report, stop: CancellationToken::new(), managed });
+        let shared = Arc::new(Shared {
+            config,
+            calls: Mutex::default(),
+            client,
+            learner,
+            report,
+            stop: CancellationToken::new(),
+            managed,
+        });
         let (tasks, runtime) = (TaskTracker::new(), tokio::runtime::Handle::current());
         let watcher = Arc::clone(&shared);
         tasks.spawn_on(async move { watcher.watch_over().await }, &runtime);
@@ -153,7 +176,25 @@ impl Drop for Upstream {
 impl Shared {
     /// The URL of a call.
     fn call(&self, path: &str) -> Result<reqwest::Url, StartError> {
-        self.config.call(path, self.managed.as_ref().map_or(0, Managed::port))
+        self.config.call(path, self.port())
+    }
+
+    fn port(&self) -> u16 {
+        self.managed.as_ref().map_or(0, Managed::port)
+    }
+
+    /// Where requests go now.
+    fn calls(&self) -> Result<Arc<Calls>, StartError> {
+        let port = self.port();
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(calls) = calls.as_ref().filter(|calls| calls.port == port) {
+            return Ok(Arc::clone(calls));
+        }
+        let chat = self.call(ask::path(PromptKind::Chat))?;
+        let completion = self.call(ask::path(PromptKind::Completion))?;
+        let idle_max = usize::try_from(self.config.slots).unwrap_or(usize::MAX);
+        let lines = Lines::to(&chat, self.config.api_key.as_ref().map(Secret::expose), idle_max);
+        Ok(Arc::clone(calls.insert(Arc::new(Calls { port, chat, completion, lines }))))
     }
 
     fn authorised(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {

@@ -1,21 +1,27 @@
 //! One request to an upstream, from the first byte to the last.
 
-use super::{Shared, answer, ask};
+use super::line::Exchange;
+use super::{Calls, Shared, answer, ask};
 use crate::exec::hold::Hold;
 use crate::exec::outlet::{Lost, Outlet};
 use crate::exec::rates::Observation;
 use crate::exec::sse::Events;
 use crate::exec::{ExecEvent, PROGRESS_EVERY, WholeJob};
-use futures_util::StreamExt;
+use bytes::Bytes;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use shared::plan::{Failure, Finish, Reason, Usage};
 use shared::units::{Micros, Tokens};
 use shared::wire::Body;
+use shared::wire::frame::TokenBatch;
 use shared::work::{ExecHeader, PromptKind};
+use std::error::Error;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, interval_at, timeout};
 
 /// So much of an error answer is read; the message is at its beginning.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Why a request ends without an answer.
 pub(super) enum Broken {
@@ -35,6 +41,48 @@ impl From<Lost> for Broken {
         match lost {
             Lost::Stalled => Self::Failed(Failure::ClientStalled),
             Lost::Gone => Self::Gone,
+        }
+    }
+}
+
+/// An answer of the upstream, as it comes.
+#[expect(clippy::large_enum_variant, reason = "there is one for each request that runs: a box would cost each of them")]
+pub(super) enum Reply {
+    Near(Exchange),
+    Far(reqwest::Response),
+}
+
+impl Reply {
+    fn status(&self) -> u16 {
+        match self {
+            Self::Near(exchange) => exchange.status(),
+            Self::Far(response) => response.status().as_u16(),
+        }
+    }
+
+    fn content_type(&self) -> Option<&str> {
+        match self {
+            Self::Near(exchange) => exchange.content_type(),
+            Self::Far(response) => response.headers().get(CONTENT_TYPE)?.to_str().ok(),
+        }
+    }
+
+    /// Appends what has come; false when there is no more.
+    async fn read(&mut self, into: &mut Vec<u8>) -> Result<bool, ()> {
+        match self {
+            Self::Near(exchange) => exchange.read(into).await.map_err(|_| ()),
+            Self::Far(response) => {
+                let bytes = response.chunk().await.map_err(|_| ())?;
+                into.extend_from_slice(bytes.as_deref().unwrap_or_default());
+                Ok(bytes.is_some())
+            }
+        }
+    }
+
+    /// After the last word, the connection may serve the next request.
+    async fn settle(self) {
+        if let Self::Near(exchange) = self {
+            exchange.settle().await;
         }
     }
 }
@@ -69,115 +117,131 @@ impl Shared {
             () = overdue => Err(Failure::DeadlineExceeded.into()),
             outcome = self.answer(&header, &body, &outlet) => outcome,
         };
-        if let Ok(answer) = &outcome {
+        if let Ok((answer, _)) = &outcome {
             self.learn(&header, answer, sharers);
         }
         drop(hold);
         match outcome {
-            Ok(answer) => outlet.finish(ExecEvent::End(answer.finish.unwrap_or(Finish::Stop), answer.usage(&header))),
+            Ok((answer, reply)) => {
+                outlet.finish(ExecEvent::End(answer.finish.unwrap_or(Finish::Stop), answer.usage(&header)));
+                if let Some(reply) = reply {
+                    reply.settle().await;
+                }
+            }
             Err(Broken::Failed(failure)) => outlet.finish(ExecEvent::Failed(failure)),
             Err(Broken::Gone) => outlet.close(),
         }
     }
 
-    async fn answer(&self, header: &ExecHeader, body: &Body, outlet: &Outlet) -> Result<Answer, Broken> {
+    async fn answer(&self, header: &ExecHeader, body: &Body, outlet: &Outlet) -> Result<(Answer, Option<Reply>), Broken> {
         if !body.resume.is_empty() {
             let message = "an upstream cannot continue a stream that was begun elsewhere".to_owned();
             return Err(Failure::BadRequest { param: Some("resume".to_owned()), message }.into());
         }
         if header.kind == PromptKind::Embedding {
-            return self.embed(header, body, outlet).await;
+            return self.embed(header, body, outlet).await.map(|answer| (answer, None));
         }
         let began = Instant::now();
-        let response = self.alive(outlet, self.ask(header, body)).await?;
+        let mut reply = self.alive(outlet, self.ask(header, body)).await?;
         let mut answer = Answer { began, first: None, last: began, tokens: 0, finish: None, usage: None, malformed: 0 };
-        let mut events = Events::default();
-        let mut stream = response.bytes_stream();
+        let (mut events, mut bytes) = (Events::default(), Vec::new());
         loop {
-            let bytes = if answer.first.is_none() {
-                self.alive(outlet, self.next(&mut stream)).await?
+            bytes.clear();
+            if answer.first.is_none() {
+                self.alive(outlet, self.next(&mut reply, &mut bytes)).await?;
             } else {
-                self.next(&mut stream).await?
-            };
+                self.next(&mut reply, &mut bytes).await?;
+            }
             let found = events.feed(&bytes).map_err(|error| Failure::Engine(format!("the upstream sent {error}")))?;
+            // What came together goes on together.
+            let (mut batches, mut done) = (Batches::default(), false);
             for data in found {
                 if data.trim_ascii() == b"[DONE]" {
-                    return Ok(answer);
+                    done = true;
+                    break;
                 }
-                self.take(&data, &mut answer, outlet).await?;
+                if let Some(batch) = self.take(&data, &mut answer)? {
+                    batches.add(batch);
+                }
+            }
+            for batch in batches.0 {
+                outlet.send(ExecEvent::Tokens(batch), Duration::from_millis(self.config.stall_ms_max)).await?;
+            }
+            if done {
+                return Ok((answer, Some(reply)));
             }
         }
     }
 
     /// The next bytes; a stream that ends before it said so is broken.
-    pub(super) async fn next<S>(&self, stream: &mut S) -> Result<bytes::Bytes, Failure>
-    where
-        S: futures_util::Stream<Item = reqwest::Result<bytes::Bytes>> + Unpin,
-    {
-        match tokio::time::timeout(self.silence_max(), stream.next()).await {
-            Ok(Some(Ok(bytes))) => Ok(bytes),
-            Ok(Some(Err(_)) | None) => Err(self.broken()),
+    async fn next(&self, reply: &mut Reply, into: &mut Vec<u8>) -> Result<(), Failure> {
+        match timeout(self.silence_max(), reply.read(into)).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false) | Err(())) => Err(self.broken()),
             Err(_) => Err(self.stalled()),
         }
     }
 
-    async fn take(&self, data: &[u8], answer: &mut Answer, outlet: &Outlet) -> Result<(), Broken> {
+    fn take(&self, data: &[u8], answer: &mut Answer) -> Result<Option<TokenBatch>, Failure> {
         let Some(said) = answer::read(data) else {
             answer.malformed += 1;
             tracing::warn!(variant = %self.config.variant, count = answer.malformed, "skipped a malformed event of the upstream");
-            return Ok(());
+            return Ok(None);
         };
         if said.failed {
-            return Err(Failure::Engine("the upstream gave up in mid-stream".to_owned()).into());
+            return Err(Failure::Engine("the upstream gave up in mid-stream".to_owned()));
         }
         answer.finish = said.finish.or(answer.finish);
         answer.usage = said.usage.or(answer.usage);
-        if let Some(batch) = said.batch {
+        if let Some(batch) = &said.batch {
             answer.last = Instant::now();
             answer.first.get_or_insert(answer.last);
             answer.tokens += batch.count;
-            outlet.send(ExecEvent::Tokens(batch), Duration::from_millis(self.config.stall_ms_max)).await?;
         }
-        Ok(())
+        Ok(said.batch)
     }
 
     /// Sends the request, and judges the head of the answer.
-    async fn ask(&self, header: &ExecHeader, body: &Body) -> Result<reqwest::Response, Failure> {
-        let document = ask::document(&self.config, header, body)?;
-        let url = self.call(ask::path(header.kind)).map_err(|error| Failure::Engine(error.to_string()))?;
-        let request = self.authorised(self.client.post(url)).json(&document).send();
-        let response = match tokio::time::timeout(self.silence_max(), request).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(_)) => return Err(self.broken()),
+    async fn ask(&self, header: &ExecHeader, body: &Body) -> Result<Reply, Failure> {
+        let document = Bytes::from(ask::document(&self.config, header, body)?);
+        let calls = self.calls().map_err(|error| Failure::Engine(error.to_string()))?;
+        let mut reply = match timeout(self.silence_max(), self.post(&calls, header.kind, document)).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(())) => return Err(self.broken()),
             Err(_) => return Err(self.stalled()),
         };
-        let status = response.status();
-        if !status.is_success() {
-            let answer = self.beginning(response).await;
-            return Err(ask::refusal(status.as_u16(), &answer, header, body, &self.config));
+        let status = reply.status();
+        if !(200..300).contains(&status) {
+            let answer = self.beginning(&mut reply).await;
+            return Err(ask::refusal(status, &answer, header, body, &self.config));
         }
-        let kind = response.headers().get(reqwest::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
-            Ok(response)
+        if reply.content_type().is_some_and(|kind| kind.starts_with("text/event-stream")) {
+            Ok(reply)
         } else {
             Err(Failure::Engine("the upstream does not stream its answers".to_owned()))
         }
     }
 
-    pub(super) async fn beginning(&self, response: reqwest::Response) -> Vec<u8> {
-        let mut stream = response.bytes_stream();
-        let mut answer = Vec::new();
-        while answer.len() < REFUSAL_BYTES_MAX
-            && let Ok(bytes) = self.next(&mut stream).await
-        {
-            answer.extend_from_slice(&bytes);
+    async fn post(&self, calls: &Calls, kind: PromptKind, document: Bytes) -> Result<Reply, ()> {
+        let url = if kind == PromptKind::Chat { &calls.chat } else { &calls.completion };
+        let note = |error: &dyn Error| tracing::debug!(variant = %self.config.variant, %error, "no answer of the upstream");
+        if let Some(lines) = &calls.lines {
+            return lines.post(url.path(), document).await.map(Reply::Near).map_err(|error| note(&error));
         }
+        let request = self.client.post(url.clone()).header(CONTENT_TYPE, JSON).body(document);
+        self.authorised(request).send().await.map(Reply::Far).map_err(|error| note(&error))
+    }
+
+    pub(super) async fn beginning(&self, reply: &mut Reply) -> Vec<u8> {
+        let mut answer = Vec::new();
+        while answer.len() < REFUSAL_BYTES_MAX && self.next(reply, &mut answer).await.is_ok() {}
         answer
     }
 
     /// Does something that may take long, and says meanwhile that the job lives.
     pub(super) async fn alive<T>(&self, outlet: &Outlet, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let mut pulse = tokio::time::interval(PROGRESS_EVERY / 2);
+        let every = PROGRESS_EVERY / 2;
+        let mut pulse = interval_at(Instant::now() + every, every);
         tokio::pin!(work);
         loop {
             tokio::select! {
@@ -212,6 +276,22 @@ impl Shared {
 
     pub(super) fn stalled(&self) -> Failure {
         Failure::Stalled(Micros::from_millis(self.config.silence_ms_max))
+    }
+}
+
+/// Batches in their order, plain text joined: each batch costs a wakeup at every station on its way, and a write to the client.
+#[derive(Default)]
+struct Batches(Vec<TokenBatch>);
+
+impl Batches {
+    fn add(&mut self, batch: TokenBatch) {
+        match self.0.last_mut() {
+            Some(last) if last.delta.is_none() && batch.delta.is_none() => {
+                last.count += batch.count;
+                last.text.push_str(&batch.text);
+            }
+            _ => self.0.push(batch),
+        }
     }
 }
 

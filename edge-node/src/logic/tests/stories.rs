@@ -60,7 +60,7 @@ fn a_node_that_was_revoked_says_so_and_asks_rarely() {
 }
 
 #[test]
-fn a_hub_that_throws_us_out_is_dialled_less_and_less_often_yet_within_a_heartbeat() {
+fn row_11_a_hub_that_throws_us_out_is_dialled_less_and_less_often_yet_within_a_heartbeat() {
     let mut world = World::new(None);
     let mut gaps = Vec::new();
     for _ in 0..30 {
@@ -283,4 +283,43 @@ fn records_that_a_lost_broker_may_not_have_are_sent_again() {
     world.tell(AgentEvent::Uplink(dial, UplinkEvent::Ended(Ended::Broken("killed".to_owned()))));
     world.connect();
     assert_eq!(sent(&world.pass(Micros::from_millis(1_500))), 1);
+}
+
+/// Complaint 17: one message that the broker does not like must not keep all others from arriving.
+#[test]
+fn row_17_a_publication_that_gets_us_thrown_out_is_left_out_and_everything_else_goes_on() {
+    let mut world = World::new(None);
+    let mut effects = world.connect();
+    let mut kicks = 0;
+    let until = world.now + Micros::from_secs(300);
+    while world.now < until {
+        if published(&effects).iter().any(|what| matches!(what, Publication::Inventory(_))) {
+            kicks += 1;
+            effects = world.broker(BrokerEvent::Down("kicked".to_owned()));
+        }
+        let connecting = |effect: &AgentEffect| {
+            if let AgentEffect::ConnectBroker { number, .. } = effect { Some(*number) } else { None }
+        };
+        if let Some(number) = effects.iter().find_map(connecting) {
+            world.broker = number;
+            effects = world.broker(BrokerEvent::Up);
+            continue;
+        }
+        world.now = world.agent.next_deadline().expect("it goes on");
+        effects = world.tell(AgentEvent::Tick).to_vec();
+        let ping =
+            effects.iter().find_map(|effect| if let AgentEffect::Ping(pulse) = effect { Some(pulse.clone()) } else { None });
+        if let Some(pulse) = ping {
+            let dial = world.dial_number();
+            let more = world.tell(AgentEvent::Uplink(dial, UplinkEvent::Pong(pulse))).to_vec();
+            effects.extend(more);
+        }
+        assert!(!effects.iter().any(|effect| matches!(effect, AgentEffect::HangUp(_))), "control goes on over the uplink");
+    }
+    let status = world.agent.status(world.now).uplink;
+    assert_eq!((status.state.as_str(), status.broker), ("up", true), "{status:?}");
+    assert_eq!(status.quarantined, [crate::logic::Kind::Inventory]);
+    assert!(status.publications_held > 0);
+    assert!((3..=5).contains(&kicks), "{kicks}");
+    assert!(world.pass(Micros::from_secs(1)).is_empty() || status.broker);
 }

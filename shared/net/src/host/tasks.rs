@@ -1,5 +1,6 @@
 //! Every task has an owner, a name and an end.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub struct Tasks {
 #[derive(Debug, Default)]
 struct Group {
     running: JoinSet<()>,
-    names: HashMap<Id, String>,
+    names: HashMap<Id, Cow<'static, str>>,
     failed: Vec<String>,
 }
 
@@ -46,7 +47,7 @@ impl Group {
         let name = self.names.remove(&id).unwrap_or_default();
         if panicked {
             tracing::error!(task = %name, "task panicked");
-            self.failed.push(name);
+            self.failed.push(name.into_owned());
         }
     }
 }
@@ -70,7 +71,7 @@ impl Tasks {
     }
 
     /// Runs a task that ends when the group is cancelled, or before.
-    pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, name: impl Into<String>, task: F) {
+    pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, name: impl Into<Cow<'static, str>>, task: F) {
         let mut group = self.lock();
         group.reap();
         let id = group.running.spawn(task).id();
@@ -79,7 +80,7 @@ impl Tasks {
 
     /// Runs a task that the program cannot do without: when it ends or panics before the group is cancelled, the group is
     /// cancelled, and [`Self::stop`] names it.
-    pub fn spawn_vital<F: Future<Output = ()> + Send + 'static>(&self, name: impl Into<String>, task: F) {
+    pub fn spawn_vital<F: Future<Output = ()> + Send + 'static>(&self, name: impl Into<Cow<'static, str>>, task: F) {
         let name = name.into();
         let guard = Vital { cancel: self.cancel.clone(), group: Arc::downgrade(&self.group), name: name.clone() };
         self.spawn(name, async move {
@@ -118,7 +119,7 @@ impl Tasks {
         let in_time = joined.await.is_ok();
         running.shutdown().await;
         let mut group = self.lock();
-        let mut hung: Vec<String> = group.names.drain().map(|(_, name)| name).collect();
+        let mut hung: Vec<String> = group.names.drain().map(|(_, name)| name.into_owned()).collect();
         hung.sort();
         let failed = std::mem::take(&mut group.failed);
         if in_time && failed.is_empty() { Ok(()) } else { Err(NotStopped { hung, failed }) }
@@ -132,7 +133,7 @@ impl Tasks {
 struct Vital {
     cancel: CancellationToken,
     group: std::sync::Weak<Mutex<Group>>,
-    name: String,
+    name: Cow<'static, str>,
 }
 
 impl Drop for Vital {
@@ -145,7 +146,7 @@ impl Drop for Vital {
         if !std::thread::panicking()
             && let Some(group) = self.group.upgrade()
         {
-            group.lock().unwrap_or_else(PoisonError::into_inner).failed.push(self.name.clone());
+            group.lock().unwrap_or_else(PoisonError::into_inner).failed.push(self.name.clone().into_owned());
         }
         self.cancel.cancel();
     }

@@ -12,7 +12,7 @@ use std::fmt;
 /// Most members of one object. The API has about forty; more is a flood of keys.
 const MEMBERS_MAX: usize = 256;
 /// Most entries of one array: messages of a conversation, parts of a message. Each costs an allocation before it is checked.
-const ENTRIES_MAX: usize = 4_096;
+pub(super) const ENTRIES_MAX: usize = 4_096;
 
 /// The members of an object, still as text. Members that are `null` count as absent, as in OpenAI's API.
 #[derive(Debug)]
@@ -109,19 +109,19 @@ impl<'a> Members<'a> {
 
     /// A member that is a whole number within bounds. `3.0` is whole.
     pub(super) fn integer(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>, ApiError> {
-        let want = format!("a whole number from {min} to {max}");
         let Some(raw) = self.raw(name) else { return Ok(None) };
         let exact = serde_json::from_str::<i64>(raw.get()).ok().or_else(|| whole(serde_json::from_str(raw.get()).ok()?));
-        exact.filter(|n| (min..=max).contains(n)).map(Some).ok_or_else(|| self.wrong(name, &want))
+        exact
+            .filter(|n| (min..=max).contains(n))
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, &format!("a whole number from {min} to {max}")))
     }
 
     /// A member that is a finite number within bounds.
     pub(super) fn number(&self, name: &str, min: f64, max: f64) -> Result<Option<f64>, ApiError> {
-        let want = format!("a number from {min} to {max}");
-        match self.read::<f64>(name, &want)? {
-            Some(value) if !(value.is_finite() && (min..=max).contains(&value)) => Err(self.wrong(name, &want)),
-            value => Ok(value),
-        }
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        let value = serde_json::from_str::<f64>(raw.get()).ok().filter(|value| value.is_finite() && (min..=max).contains(value));
+        value.map(Some).ok_or_else(|| self.wrong(name, &format!("a number from {min} to {max}")))
     }
 
     /// A member that is an object.

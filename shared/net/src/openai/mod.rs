@@ -9,6 +9,7 @@
 
 mod access;
 mod ask;
+mod chunks;
 mod config;
 mod counters;
 mod error;

@@ -94,7 +94,7 @@ impl Progress {
                 headers.insert(HeaderName::from_static(name), value);
             }
         };
-        if let Some(Choice { candidate, estimate }) = &self.chosen {
+        if let Some(Choice { candidate, estimate, .. }) = &self.chosen {
             set("x-tidegate-node", candidate.node.as_str());
             set("x-tidegate-variant", candidate.variant.as_str());
             set("x-tidegate-hop", hop(candidate.hop));

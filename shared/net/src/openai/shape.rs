@@ -31,20 +31,29 @@ impl Envelope {
 
     /// A chunk of a stream.
     pub(super) fn chunk(&self, choices: Vec<Value>) -> Value {
-        let object = match self.kind {
-            PromptKind::Chat => "chat.completion.chunk",
-            PromptKind::Completion | PromptKind::Embedding => "text_completion",
-        };
-        self.object(object, choices)
+        self.object(self.chunk_object(), choices)
     }
 
-    fn object(&self, object: &str, choices: Vec<Value>) -> Value {
+    /// What a chunk calls itself.
+    pub(super) const fn chunk_object(&self) -> &'static str {
+        match self.kind {
+            PromptKind::Chat => "chat.completion.chunk",
+            PromptKind::Completion | PromptKind::Embedding => "text_completion",
+        }
+    }
+
+    /// The answer's id.
+    pub(super) fn name(&self) -> String {
         let prefix = match self.kind {
             PromptKind::Chat => "chatcmpl",
             PromptKind::Completion | PromptKind::Embedding => "cmpl",
         };
+        format!("{prefix}-{}", self.id)
+    }
+
+    fn object(&self, object: &str, choices: Vec<Value>) -> Value {
         json!({
-            "id": format!("{prefix}-{}", self.id),
+            "id": self.name(),
             "object": object,
             "created": self.created,
             "model": self.model,

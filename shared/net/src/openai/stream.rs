@@ -1,6 +1,7 @@
 //! An answer as server-sent events.
 
 use super::Answer;
+use super::chunks::Chunks;
 use super::counters::{FrontCounters, OpenGuard};
 use super::error::ApiError;
 use super::progress::Progress;
@@ -48,7 +49,8 @@ impl EventStream {
     /// The response.
     pub(super) fn into_response(self) -> Response<Body> {
         let guard = self.counters.stream();
-        let writer = Writer { stream: self, choices: BTreeMap::new(), over: false, _guard: guard };
+        let chunks = Chunks::new(&self.envelope, self.include_usage);
+        let writer = Writer { stream: self, chunks, choices: BTreeMap::new(), over: false, _guard: guard };
         let events = futures_util::stream::unfold(writer, |mut writer| async move {
             let bytes = writer.next().await?;
             Some((Ok::<_, Infallible>(bytes), writer))
@@ -65,6 +67,7 @@ impl EventStream {
 
 struct Writer {
     stream: EventStream,
+    chunks: Chunks,
     /// Choices that have begun, and whether each has its finish reason.
     choices: BTreeMap<u64, bool>,
     over: bool,
@@ -109,6 +112,13 @@ impl Writer {
 
     fn tokens(&mut self, batch: TokenBatch) -> Option<Bytes> {
         self.stream.progress.tokens(batch.count, Instant::now());
+        if batch.delta.is_none() {
+            if batch.text.is_empty() {
+                return None;
+            }
+            let first = self.choices.insert(0, false).is_none();
+            return Some(self.chunks.chunk(&batch.text, first));
+        }
         let kind = self.stream.envelope.kind;
         let piece = Piece::of(kind, batch)?;
         let (index, finished) = (piece.index, piece.finish.is_some());

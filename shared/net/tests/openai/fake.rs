@@ -241,7 +241,7 @@ pub(crate) fn assigned(number: u16, node: &str) -> Line {
         money: None,
         quality: Quality::new(0.5).expect("good"),
     };
-    decided(number, Verdict::Assign(Choice { candidate, estimate }))
+    decided(number, Verdict::Assign(Choice { candidate, estimate, transport: None }))
 }
 
 /// A decision to refuse.

@@ -166,16 +166,16 @@ impl Scene<'_> {
     fn judge(&self, question: &Question<'_>, out: &mut Assessment) {
         let key = (question.node.clone(), question.variant.id.clone());
         match self.choice(question, &key) {
-            Ok((hop, estimate)) => {
-                let candidate = Candidate { node: key.0, hop, variant: key.1, split: Split::Whole };
-                out.feasible.push(Choice { candidate, estimate });
+            Ok((path, estimate)) => {
+                let candidate = Candidate { node: key.0, hop: path.hop, variant: key.1, split: Split::Whole };
+                out.feasible.push(Choice { candidate, estimate, transport: path.transport });
             }
             Err(reason) => out.rejected.push(Rejected { node: key.0, variant: key.1, stages: Vec::new(), reason }),
         }
     }
 
     /// The way to the candidate and what it would cost. Hard constraints come first: what may not be is said before what cannot.
-    fn choice(&self, question: &Question<'_>, key: &(NodeId, VariantId)) -> Result<(Hop, Estimate), Reason> {
+    fn choice(&self, question: &Question<'_>, key: &(NodeId, VariantId)) -> Result<(&PathReport, Estimate), Reason> {
         let Question { pending, residency, variant, node, target } = *question;
         if !residency.permits(node) {
             return Err(Reason::Residency);
@@ -192,7 +192,7 @@ impl Scene<'_> {
         let profile = replica.value.profile.as_ref().ok_or(Reason::NoProfile)?;
         let estimate = predict(pending.request, profile, &replica.value.load, path, &entry.costs, variant.quality);
         self.within_budgets(pending, &estimate)?;
-        Ok((path.hop, estimate))
+        Ok((path, estimate))
     }
 
     /// Whether another attempt may go to this replica, and would be taken there.

@@ -110,7 +110,8 @@ impl Scene<'_> {
             stages.iter().map(|stage| Stage { node: stage.grant.node.clone(), hop: stage.path.hop, layers: stage.grant.layers });
         let split = Split::Layers(split.collect());
         let candidate = Candidate { node: target.node.clone(), hop, variant: variant.id.clone(), split };
-        Ok(Choice { candidate, estimate })
+        let transport = stages.first().and_then(|stage| stage.path.transport);
+        Ok(Choice { candidate, estimate, transport })
     }
 
     fn fit_stage<'v>(

@@ -107,8 +107,8 @@ fn streaming(members: &Members<'_>) -> Result<(bool, bool), ApiError> {
 
 /// The size that would travel. It may exceed what came in: tool calls travel as text and verbatim.
 fn size(body: &Body) -> Result<Bytes, ApiError> {
-    match body.encode() {
-        Ok(bytes) => Ok(Bytes(u64::try_from(bytes.len()).unwrap_or(u64::MAX))),
+    match body.encoded_len() {
+        Ok(bytes) => Ok(Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))),
         Err(_) => Err(too_large(shared::wire::body::BODY_BYTES_MAX)),
     }
 }

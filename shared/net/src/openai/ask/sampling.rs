@@ -64,8 +64,7 @@ fn output_max(kind: PromptKind, members: &Members<'_>) -> Result<u32, ApiError> 
 }
 
 fn stop(members: &Members<'_>) -> Result<Vec<String>, ApiError> {
-    let want = format!("a string or up to {STOPS_MAX} strings, each of 1 to {STOP_BYTES_MAX} bytes");
-    let wrong = || members.wrong("stop", &want);
+    let wrong = || members.wrong("stop", &format!("a string or up to {STOPS_MAX} strings, each of 1 to {STOP_BYTES_MAX} bytes"));
     let stops: Vec<String> = match members.raw("stop") {
         None => Vec::new(),
         Some(raw) if shape(raw) == Shape::Text => members.string("stop")?.into_iter().collect(),

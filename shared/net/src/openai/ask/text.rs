@@ -1,7 +1,8 @@
 //! The text of a request, and the estimate of its tokens.
 
 use crate::openai::error::ApiError;
-use crate::openai::json::{Members, Shape, shape};
+use crate::openai::json::{ENTRIES_MAX, Members, Shape, shape};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use shared::units::Tokens;
 use shared::wire::body::{Message, Prompt};
@@ -90,7 +91,51 @@ fn single(members: &Members<'_>) -> Result<String, ApiError> {
     serde_json::from_str(entry.get()).map_err(|_| members.wrong("prompt", "a string"))
 }
 
+/// Messages as nearly all clients send them, read in one go. What is more than this is read slowly, and refused by name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Simple {
+    role: Role,
+    content: String,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+impl Role {
+    const fn name(self) -> &'static str {
+        match self {
+            // The newer name of the same role; templates know only the older one.
+            Self::System | Self::Developer => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+fn simple(members: &Members<'_>) -> Option<Text> {
+    let messages: Vec<Simple> = serde_json::from_str(members.raw("messages")?.get()).ok()?;
+    if messages.is_empty() || messages.len() > ENTRIES_MAX {
+        return None;
+    }
+    let bytes = messages.iter().map(|message| message.content.len()).sum();
+    let tokens = estimate(bytes, messages.len());
+    let message = |message: Simple| Message { role: message.role.name().to_owned(), content: message.content };
+    Some(Text { prompt: Prompt::Chat(messages.into_iter().map(message).collect()), tokens, tool_calls: false, images: 0 })
+}
+
 fn chat(members: &Members<'_>) -> Result<Text, ApiError> {
+    if let Some(text) = simple(members) {
+        return Ok(text);
+    }
     let entries = members.array("messages")?.ok_or_else(|| members.wrong("messages", "an array of messages"))?;
     if entries.is_empty() {
         return Err(members.wrong("messages", "at least one message"));

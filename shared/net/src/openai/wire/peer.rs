@@ -13,9 +13,9 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{Instant, sleep};
 
 /// How often a waiting request looks whether its client is there: an unread answer costs the engine so long at most.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A client that has ended its side may wait for its answer, or be gone: which of both only shows when something is sent to it. So
-/// long after it ended its side, and then so often, it is sent an interim answer that means nothing (`100 Continue`).
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A client that has ended its side may wait for its answer, or be gone: which of both only shows when something is sent to it. As
+/// soon as it has ended its side, and then so often, it is sent an interim answer that means nothing (`100 Continue`).
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// A client that is gone answers a probe with a reset, within a round trip.
 const RESET_WITHIN: Duration = Duration::from_millis(50);
@@ -67,8 +67,7 @@ impl Peer {
             if !self.has_ended() {
                 continue;
             }
-            let since = *probed.get_or_insert_with(Instant::now);
-            if since.elapsed() >= PROBE_EVERY {
+            if probed.is_none_or(|at| at.elapsed() >= PROBE_EVERY) {
                 probed = Some(Instant::now());
                 if self.probe().is_err() {
                     return;

@@ -9,15 +9,19 @@ use std::path::PathBuf;
 
 /// The middle of several measurements, and their ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
+pub struct Spread {
+    /// Half lie below.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
 }
 
 impl Spread {
     /// Of at least one measurement.
-    pub(crate) fn of(values: &[f64]) -> Self {
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
@@ -27,11 +31,14 @@ impl Spread {
     }
 
     /// Of the quotients of two rows of measurements, round by round.
-    pub(crate) fn of_ratios(above: &[f64], below: &[f64]) -> Self {
+    #[must_use]
+    pub fn of_ratios(above: &[f64], below: &[f64]) -> Self {
         Self::of(&above.iter().zip(below).map(|(above, below)| above / below).collect::<Vec<_>>())
     }
 
-    pub(crate) fn shown(&self, digits: usize) -> String {
+    /// For a table: the middle and the ends.
+    #[must_use]
+    pub fn shown(&self, digits: usize) -> String {
         format!("{:.digits$} ({:.digits$}..{:.digits$})", self.median, self.least, self.most)
     }
 
@@ -42,8 +49,10 @@ impl Spread {
 
 /// Which side of a floor is the good one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Bound {
+pub enum Bound {
+    /// What is more misses.
     AtMost(f64),
+    /// What is less misses.
     AtLeast(f64),
 }
 
@@ -65,7 +74,7 @@ impl Bound {
 
 /// A report that grows while the benchmark runs.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     name: &'static str,
     text: String,
     rows: Vec<Value>,
@@ -74,14 +83,16 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn begin(name: &'static str, what: &str) -> Self {
+    /// Begins with the machine.
+    #[must_use]
+    pub fn begin(name: &'static str, what: &str) -> Self {
         let machine = machine();
         println!("{name}: {what}\non {machine}");
         Self { name, text: String::new(), rows: vec![json!({"machine": machine})], floors: Vec::new(), missed: 0 }
     }
 
     /// One table: a head, then rows of as many cells.
-    pub(crate) fn table(&mut self, title: &str, head: &[&str], rows: &[Vec<String>]) {
+    pub fn table(&mut self, title: &str, head: &[&str], rows: &[Vec<String>]) {
         let all = || std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows.iter().cloned());
         let width = |column: usize| all().map(|row: Vec<String>| row.get(column).map_or(0, String::len)).max().unwrap_or(0);
         let mut text = format!("\n{title}\n");
@@ -99,7 +110,7 @@ impl Report {
     }
 
     /// Holds a measurement against a floor.
-    pub(crate) fn floor(&mut self, what: &str, measured: Spread, bound: Bound) {
+    pub fn floor(&mut self, what: &str, measured: Spread, bound: Bound) {
         let held = bound.holds(measured.median);
         println!("floor {what}: {}, want {}: {}", measured.shown(3), bound.shown(), if held { "held" } else { "missed" });
         self.missed += usize::from(!held);
@@ -107,13 +118,16 @@ impl Report {
     }
 
     /// A sentence that belongs to the numbers.
-    pub(crate) fn note(&mut self, note: &str) {
+    pub fn note(&mut self, note: &str) {
         println!("{note}");
         self.rows.push(json!({"note": note}));
     }
 
     /// Ends the report; writes it where `--json FILE` asked for it.
-    pub(crate) fn end(self) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// When that file cannot be written.
+    pub fn end(self) -> std::io::Result<()> {
         println!("\n{}: {} floors held, {} missed", self.name, self.floors.len() - self.missed, self.missed);
         if let Some(path) = option("--json").map(PathBuf::from) {
             let whole = json!({"benchmark": self.name, "parts": self.rows, "floors": self.floors});
@@ -124,13 +138,15 @@ impl Report {
 }
 
 /// The value behind an argument of the command line.
-pub(crate) fn option(name: &str) -> Option<String> {
+#[must_use]
+pub fn option(name: &str) -> Option<String> {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
     arguments.nth(1)
 }
 
 /// The number behind an argument, or what is usual.
-pub(crate) fn number(name: &str, usual: usize) -> usize {
+#[must_use]
+pub fn number(name: &str, usual: usize) -> usize {
     option(name).and_then(|given| given.parse().ok()).unwrap_or(usual)
 }
 
