@@ -260,8 +260,9 @@ async fn a_reader_who_stalls_loses_his_slot_and_stops_nobody() {
     assert!(other.end.is_some());
     // Full, it waits; then it is given up: all slots can be had again, though nobody has read.
     loop {
-        let body = || plain("x", greedy(1));
-        let all: Vec<_> = (0..3).map(|_| ask_with(&engine, header(&engine, &body()), body(), 8)).collect();
+        // None of these can end before the next one asks: nobody reads what they say.
+        let body = || plain("hello", Sampling { max_tokens: 500, ..Sampling::default() });
+        let all: Vec<_> = (0..3).map(|_| ask_with(&engine, header(&engine, &body()), body(), 4)).collect();
         if all.iter().all(Result::is_ok) {
             break;
         }

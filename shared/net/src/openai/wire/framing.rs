@@ -98,7 +98,8 @@ impl Framing {
 
     fn head(&mut self, bytes: &[u8]) -> Result<Step, Fault> {
         // Some old clients end their bodies with an empty line that is in no count.
-        if self.looked == 0 && bytes.starts_with(b"\r\n") {
+        if bytes.starts_with(b"\r\n") {
+            self.looked = 0;
             return Ok(Step::Pass(2));
         }
         // What begins like this is another protocol, and would wait for us as long as we for it.
