@@ -50,6 +50,10 @@ fuzz: ## Damage what comes from outside for longer (SECONDS=60 a target)
 test-llama-cpp: model compilers ## Run the tests of the speed engine (compiles llama.cpp)
 	$(CARGO) test --workspace --features edge-node/llama-cpp --test exec llamacpp
 
+.PHONY: bench-split
+bench-split: model build ## One request over two nodes beside the same request on one
+	$(CARGO) bench --workspace --bench split --profile dev -- $(BENCH)
+
 # Dependencies are optimised in every profile; here the engines themselves are as well.
 .PHONY: bench-engine
 bench-engine: model compilers ## Our engines beside llama.cpp (compiles llama.cpp)
