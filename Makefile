@@ -131,7 +131,7 @@ VENV_BENCH := .venv-bench
 VLLM_ROUTER := $(VENV_BENCH)/bin/vllm-router
 
 .PHONY: bench
-bench: bench-dispatch bench-gateway bench-agent bench-hub ## All benchmarks, one after the other
+bench: bench-dispatch bench-gateway bench-agent bench-hub bench-split ## All benchmarks, one after the other
 
 .PHONY: bench-gateway
 bench-gateway: haproxy $(VLLM_ROUTER) release ## What an agent adds to a call, beside HAProxy and vllm-router
@@ -144,11 +144,6 @@ bench-agent: prometheus-node-exporter release ## What an idle agent costs, besid
 .PHONY: bench-hub
 bench-hub: mosquitto release ## What telemetry costs the hub, beside Mosquitto, and what a thousand agents do
 	$(CARGO) bench --workspace --bench hub -- $(BENCH)
-
-.PHONY: bench-split
-bench-split: model ## A model over two agents beside the whole on one
-	$(CARGO) build --workspace --release --bins
-	$(CARGO) bench --workspace --bench split -- --model $(CURDIR)/$(MODEL) $(BENCH)
 
 .PHONY: bench-dispatch
 bench-dispatch: ## How long a decision takes, with 100, 1,000 and 10,000 replicas in view
