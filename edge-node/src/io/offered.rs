@@ -9,7 +9,7 @@ use shared::fleet::Load;
 use shared::ids::{AttemptId, NodeId};
 use shared::plan::{Failure, Reason};
 use shared::request::{AttemptEvent, Event};
-use shared::units::Micros;
+use shared::units::{Micros, Tokens};
 use shared::wire::body::{BODY_BYTES_MAX, BadBody};
 use shared::wire::frame::{End, Hidden};
 use shared::wire::{Body, Frame, StageBody};
@@ -295,30 +295,39 @@ impl Answering<'_> {
         let mut stopped = std::pin::pin!(self.writer.stopped());
         let mut alive = interval(PROGRESS_EVERY);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The core hears of drawn tokens now and then, for the load: each wake on their way counts, since all stages wait for them.
+        let mut drawn = Tokens(0);
         loop {
             let event = tokio::select! {
                 biased;
                 command = self.commands.recv() => return Err(ending_of(command)),
                 _ = &mut stopped => return Err(Ending::Withdrawn),
                 event = events.recv() => event,
-                // An engine says nothing while it waits for the next stage, whose silence is noticed on the way there.
-                _ = alive.tick(), if self.awaited.possible() => {
+                _ = alive.tick(), if self.awaited.possible() || drawn.0 > 0 => {
+                    if drawn.0 > 0 {
+                        self.tell(AttemptEvent::Content(std::mem::take(&mut drawn))).await;
+                    }
+                    // An engine says nothing while it waits for the next stage, whose silence is noticed on the way there.
                     if self.awaited.any() { Some(ExecEvent::Progress) } else { continue }
                 }
             };
-            let (frame, news) = match event {
-                Some(ExecEvent::Progress) => (Frame::Progress, AttemptEvent::Progress),
-                Some(ExecEvent::Tokens(batch)) => {
-                    let tokens = shared::units::Tokens(batch.count);
-                    (Frame::Tokens(batch), AttemptEvent::Content(tokens))
+            let frame = match event {
+                Some(ExecEvent::Progress) => {
+                    self.tell(AttemptEvent::Progress).await;
+                    Frame::Progress
                 }
-                Some(ExecEvent::Drawn(drawn)) => (Frame::Drawn(drawn), AttemptEvent::Progress),
+                Some(ExecEvent::Tokens(batch)) => {
+                    self.tell(AttemptEvent::Content(Tokens(batch.count))).await;
+                    Frame::Tokens(batch)
+                }
+                Some(ExecEvent::Drawn(token)) => {
+                    drawn += Tokens(1);
+                    Frame::Drawn(token)
+                }
                 Some(ExecEvent::End(finish, usage)) => return Ok(AttemptEvent::Ended(finish, usage)),
                 Some(ExecEvent::Failed(failure)) => return Ok(AttemptEvent::Failed(failure)),
                 None => return Ok(AttemptEvent::Failed(died())),
             };
-            // Fails only when the agent has stopped.
-            drop(self.handle.tell_core(Event::Engine(self.attempt, news)).await);
             // The window of a slow ingress holds us back here, and with us the engine; a cancel must come through all the same.
             tokio::select! {
                 biased;
@@ -326,6 +335,11 @@ impl Answering<'_> {
                 written = self.writer.write(&frame) => written.map_err(|_| Ending::Withdrawn)?,
             }
         }
+    }
+
+    async fn tell(&self, news: AttemptEvent) {
+        // Fails only when the agent has stopped.
+        drop(self.handle.tell_core(Event::Engine(self.attempt, news)).await);
     }
 }
 
