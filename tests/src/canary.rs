@@ -56,7 +56,12 @@ fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
 fn visit(folder: &Path, see: &mut impl FnMut(&Path)) {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("listing {}: {error}", folder.display()));
     for entry in entries {
-        let entry = entry.unwrap_or_else(|error| panic!("listing {}: {error}", folder.display()));
+        let entry = match entry {
+            Ok(entry) => entry,
+            // As with what goes away between listing and reading.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => panic!("listing {}: {error}", folder.display()),
+        };
         let path = entry.path();
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => visit(&path, see),

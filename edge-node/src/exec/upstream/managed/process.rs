@@ -131,7 +131,8 @@ mod tests {
         let identity = Identity::of(server.id()).expect("it runs");
         assert!(marked(&mark).len() >= 2, "the shell in the shell");
         // As after a restart of the agent: the id that was kept belongs to somebody else by now.
-        let reused = Identity { started: identity.started + 1, pid: stranger.id() };
+        let somebody = Identity::of(stranger.id()).expect("it runs");
+        let reused = Identity { started: somebody.started + 1, ..somebody };
         assert!(end(Some(reused), &fresh(), Duration::from_secs(5)).await, "nothing of ours is left");
         assert!(Identity::of(stranger.id()).is_some() && identity.alive());
 
