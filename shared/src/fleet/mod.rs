@@ -1,10 +1,12 @@
 //! What there is: nodes, replicas, paths, and the view that decisions read. Each fact carries its age.
 
+mod fact;
 mod node;
 mod path;
 mod replica;
 mod view;
 
+pub use fact::{Fact, Origin};
 pub use node::{Costs, Inventory, Machine, NodeState, Telemetry, Tier};
 pub use path::{Hop, PathReport, Transport, TransportOrder};
 pub use replica::{Load, Profile, ProfileSource, ReplicaReport, ReplicaState};
