@@ -155,6 +155,12 @@ fn long_prompts(report: &mut Report, runtime: &Runtime, at: [SocketAddr; 4]) -> 
         let what = format!("agent, 220 KB prompts, req/s at {} / at {}", LEVELS[level], LEVELS[level - 1]);
         report.floor(&what, Spread::of_ratios(&rates(3, level), &rates(3, level - 1)), Bound::AtLeast(LEVEL_TOLERANCE));
     }
+    // What the machine does without anything between falls as well, as more prompts than its caches hold are on their way.
+    let share = |level: usize| rates(3, level).iter().zip(rates(0, level)).map(|(own, direct)| own / direct).collect::<Vec<_>>();
+    for level in 1..LEVELS.len() {
+        let kept = Spread::of_ratios(&share(level), &share(0)).shown(2);
+        report.note(&format!("agent's req/s as a share of the direct ones, at {} / at {}: {kept}", LEVELS[level], LEVELS[0]));
+    }
     Ok(())
 }
 

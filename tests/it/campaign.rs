@@ -71,9 +71,8 @@ struct Target {
     http: Vec<SocketAddr>,
     admin: SocketAddr,
     mqtt: SocketAddr,
-    /// Hub and agent, UDP and TCP.
-    links: Vec<SocketAddr>,
-    hub: NodeId,
+    /// Hub and agent, UDP and TCP, and their names.
+    links: Vec<(SocketAddr, NodeId)>,
 }
 
 fn socket(url: &str) -> SocketAddr {
@@ -116,19 +115,26 @@ struct Attacker {
 
 impl Attacker {
     async fn wave(&mut self, number: usize) {
+        let t = Instant::now();
         self.http_wave(number).await;
+        println!("http {:?}", t.elapsed());
         self.datagrams(number);
-        for at in self.target.links.clone() {
-            self.foreigner(at).await;
+        let mut ports = vec![self.target.mqtt];
+        for (at, name) in &self.target.links {
+            self.foreigner(*at, name).await;
+            ports.push(*at);
         }
-        for at in self.target.links.iter().chain([&self.target.mqtt]).copied().collect::<Vec<_>>() {
+        for at in ports {
             throw(at, b"\x16\x03\x01\x02\x00garbage that is no handshake").await;
             throw(at, b"\x10\xff\xff\xff\x7f").await;
             // One that says nothing, and stays.
             self.silent.extend(TcpStream::connect(at).await);
         }
+        println!("links {:?}", t.elapsed());
         self.joins(number).await;
+        println!("joins {:?}", t.elapsed());
         self.admin().await;
+        println!("admin {:?}", t.elapsed());
     }
 
     async fn http_wave(&mut self, number: usize) {
@@ -154,7 +160,7 @@ impl Attacker {
     }
 
     fn datagrams(&self, number: usize) {
-        for at in &self.target.links {
+        for (at, _) in &self.target.links {
             for seed in 0..40_u8 {
                 let mut bytes = vec![seed.wrapping_mul(37).wrapping_add(u8::try_from(number % 256).unwrap_or(0)); 1_200];
                 // Half of them look like the beginning of a handshake of the first version.
@@ -167,12 +173,15 @@ impl Attacker {
     }
 
     /// Dials with a certificate of another fleet, over both transports.
-    async fn foreigner(&self, at: SocketAddr) {
+    async fn foreigner(&self, at: SocketAddr, name: &NodeId) {
         let (clock, any) = (CertClock::new(0), SocketAddr::from(([127, 0, 0, 1], 0)));
         let endpoint = Endpoint::bind(any, &self.foreign, Admit::Members, &clock, &ResetSecret::random()).expect("a socket");
         for by in [Transport::Quic, Transport::Tcp] {
             // A client is let in only when the server has judged it: whoever dials may think so earlier.
-            if let Ok(Ok(link)) = timeout(SOON, endpoint.connect(at, &self.target.hub, by)).await {
+            let t = Instant::now();
+            let dialled = endpoint.connect(at, name, by).await;
+            println!("dial {at} {by:?} {:?} {:?}", t.elapsed(), dialled.as_ref().err());
+            if let Ok(link) = dialled {
                 assert!(timeout(SOON, link.closed()).await.is_ok(), "{at} keeps a stranger over {by:?}");
             }
         }
@@ -249,11 +258,12 @@ async fn attacker(world: &World, edge: &NodeId, hub: &NodeId, turned: &NodeId) -
     let printed = world.fleet.hub().command(&["token", "--site", "bay", "--address", &world.fleet.hub().quic().to_string()]);
     let used: JoinToken = printed.expect("a token").lines().find_map(|line| line.trim().parse().ok()).expect("in its lines");
     join(&used, "first", &CertClock::new(0)).await.expect("the first use");
-    let links = vec![world.fleet.hub().quic(), world.fleet.agent(edge).expect("there").gate().address()];
+    let gate = world.fleet.agent(edge).expect("there").gate().address();
+    let links = vec![(world.fleet.hub().quic(), hub.clone()), (gate, edge.clone())];
     let http = [edge, hub].map(|at| socket(&world.base(at))).to_vec();
     let (admin, mqtt) = (socket(&world.fleet.hub().admin()), world.fleet.hub().mqtt());
     Attacker {
-        target: Target { http, admin, mqtt, links, hub: hub.clone() },
+        target: Target { http, admin, mqtt, links },
         foreign,
         turned: Identity::new(&own, &own_key, &authority).expect("an identity"),
         used,
