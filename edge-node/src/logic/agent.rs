@@ -109,6 +109,7 @@ impl Agent {
             addresses: config.addresses.clone(),
             version: config.version.clone(),
             binary_sha256: String::new(),
+            survey: shared::fleet::Survey::default(),
         };
         let mut uplink = Uplink::new(config.instance, config.seed, config.hub.is_some());
         uplink.recall_broker(restored.as_ref().map_or("", |restored| &restored.broker));
