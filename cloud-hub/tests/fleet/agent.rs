@@ -2,7 +2,9 @@
 
 use crate::world::{PATIENCE, World};
 use serde::Serialize;
-use shared::fleet::{Costs, Inventory, Load, Machine, Profile, ProfileSource, ReplicaReport, ReplicaState, Survey, Telemetry, Tier};
+use shared::fleet::{
+    Costs, Inventory, Load, Machine, Profile, ProfileSource, ReplicaReport, ReplicaState, Survey, Telemetry, Tier,
+};
 use shared::ids::{Instance, NodeId, PlanEpoch, SessionEpoch, VariantId};
 use shared::units::{Bytes, Fraction, Micros, TokenRate, Tokens};
 use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};

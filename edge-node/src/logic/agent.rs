@@ -171,6 +171,7 @@ impl Agent {
                 }
                 self.tell_core(now, Event::Replicas(replicas), out);
             }
+            AgentEvent::Surveyed(survey) => self.reports.survey(now, *survey),
             AgentEvent::Binary(sha256) => self.reports.binary(sha256),
             AgentEvent::Machine(machine) => {
                 self.reports.machine(machine);
@@ -249,6 +250,7 @@ impl Agent {
             peers: self.peers.status(now),
             requests_open: self.core.requests_open(),
             spool: self.reports.spool(now),
+            survey: self.reports.surveyed(now),
         }
     }
 

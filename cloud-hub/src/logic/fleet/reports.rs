@@ -223,5 +223,6 @@ fn sound_inventory(node: &NodeId, inventory: &Inventory) -> Result<(), (&'static
     if long(&inventory.version) || [&inventory.machine.cpu, &inventory.machine.os].into_iter().flatten().any(long) {
         return Err(("machine", "want texts of at most 256 characters"));
     }
-    Ok(())
+    let crowded = "want at most 16 accelerators, 32 dropped, 8 hints, and texts of at most 400 characters";
+    inventory.survey.validate().map_err(|_| ("survey", crowded))
 }
