@@ -136,7 +136,7 @@ impl Fleet {
         );
         self.apply(now, FleetDelta::Machine { node: node.clone(), machine: inventory.machine.clone() });
         let Some(member) = self.members.get_mut(node) else { return };
-        member.inventory = Some(inventory);
+        (member.inventory, member.inventory_at) = (Some(inventory), now);
         // Before the first hello it may be a retained one of days ago: no sign of life.
         if member.session.is_some() {
             self.heard_on_mqtt(now, node, effects);

@@ -114,11 +114,11 @@ fn make_small() {
     {
         use rustix::process::{Resource, Rlimit, Signal, nice, set_parent_process_death_signal, setrlimit};
         let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
-        drop(set_parent_process_death_signal(Some(Signal::KILL)));
-        drop(nice(19));
-        drop(setrlimit(Resource::Core, limit(0)));
-        drop(setrlimit(Resource::Data, limit(MEMORY_MAX)));
-        drop(fs::write("/proc/self/oom_score_adj", "1000"));
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        let _ = nice(19);
+        let _ = setrlimit(Resource::Core, limit(0));
+        let _ = setrlimit(Resource::Data, limit(MEMORY_MAX));
+        let _ = fs::write("/proc/self/oom_score_adj", "1000");
     }
 }
 

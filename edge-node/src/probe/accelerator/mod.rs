@@ -24,5 +24,7 @@ pub mod watch;
 
 pub use budget::{CrashBudget, Kept};
 pub use judge::judge;
-pub use listing::{Adapter, DeviceType, Heap, Listing, Measured, MemoryInfo, PciDevice, RawRates, Signs, VendorReading};
+pub use listing::{
+    Adapter, DeviceFile, DeviceType, Heap, Listing, Measured, MemoryInfo, PciDevice, RawRates, Signs, VendorReading,
+};
 pub use run::{Drill, Failure, Look, Orders, look};

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
@@ -22,6 +23,8 @@ const NOISE_LINES_MAX: usize = 4;
 const NOISE_BYTES_MAX: usize = 160;
 /// How long the kernel may take to end a child that was killed. One that sits in a driver may never end; it is left then.
 const KILLED_WITHIN: Duration = Duration::from_secs(2);
+/// How long drivers' last words are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// What the child gets of the limit to measure in; the rest is for drivers that start and end slowly.
 const WORK_SHARE: f64 = 0.7;
 
@@ -136,19 +139,9 @@ pub async fn look(orders: &Orders) -> Result<Look, Failure> {
         return Err(Failure::Nested);
     }
     let begun = Instant::now();
-    let mut child = Group(command(orders).spawn().map_err(Failure::Start)?);
-    let (out, err) = (child.0.stdout.take(), child.0.stderr.take());
+    let mut child = Group::new(command(orders).spawn().map_err(Failure::Start)?);
     let (mut story, mut noise) = (Story::default(), Noise::default());
-    let listening = async {
-        let heard = tokio::join!(story.listen(out), noise.listen(err)).0;
-        match heard {
-            Ok(()) => child.0.wait().await.map(Some),
-            // What talks too much, or nonsense, is not waited for.
-            Err(Heard::Read(error)) => Err(error),
-            Err(Heard::Nonsense(_)) => Ok(None),
-        }
-    };
-    let ended = timeout(orders.limit, listening).await;
+    let ended = timeout(orders.limit, listen(&mut child, &mut story, &mut noise)).await;
     child.end().await;
     let (doing, noise) = (story.doing(), noise.summary());
     match ended {
@@ -176,22 +169,57 @@ fn command(orders: &Orders) -> Command {
     command
 }
 
+/// Listens until the child has ended; nothing when it talks too much or nonsense, which is not waited for.
+async fn listen(child: &mut Group, story: &mut Story, noise: &mut Noise) -> io::Result<Option<ExitStatus>> {
+    let (out, err) = (child.process.stdout.take(), child.process.stderr.take());
+    let (mut story, mut noise) = (pin!(story.listen(out)), pin!(noise.listen(err)));
+    let mut quiet = false;
+    let heard = loop {
+        tokio::select! {
+            heard = &mut story => break heard,
+            () = &mut noise, if !quiet => quiet = true,
+        }
+    };
+    match heard {
+        Ok(()) => {}
+        Err(Heard::Read(error)) => return Err(error),
+        Err(Heard::Nonsense) => return Ok(None),
+    }
+    let status = child.process.wait().await?;
+    if !quiet {
+        // Whatever it left behind may hold the other end open.
+        drop(timeout(LAST_WORDS, noise).await);
+    }
+    Ok(Some(status))
+}
+
 /// The child with everything that it starts: a process group of its own.
-struct Group(Child);
+struct Group {
+    process: Child,
+    id: Option<u32>,
+}
 
 impl Group {
+    fn new(process: Child) -> Self {
+        Self { id: process.id(), process }
+    }
+
     async fn end(&mut self) {
         self.kill();
         // An error says that there is nobody left to wait for.
-        drop(timeout(KILLED_WITHIN, self.0.wait()).await);
+        drop(timeout(KILLED_WITHIN, self.process.wait()).await);
     }
 
-    fn kill(&self) {
+    /// Once. When the child was collected, that was microseconds ago: an id comes back after thousands of processes, and as long as
+    /// something is left of its group it cannot come back at all.
+    fn kill(&mut self) {
+        let id = self.id.take();
         #[cfg(unix)]
-        // Not collected yet, so the id is the child's: nobody else can have it. What it left behind has its group.
-        if let Some(pid) = self.0.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?)) {
-            drop(rustix::process::kill_process_group(pid, rustix::process::Signal::KILL));
+        if let Some(group) = id.and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?)) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
+        #[cfg(not(unix))]
+        let _ = id.map(|_| self.process.start_kill());
     }
 }
 
@@ -204,7 +232,7 @@ impl Drop for Group {
 /// What was heard, and cannot be used.
 enum Heard {
     Read(io::Error),
-    Nonsense(()),
+    Nonsense,
 }
 
 /// What the child says.
@@ -240,7 +268,7 @@ impl Story {
 
     fn give_up(&mut self, what: &'static str) -> Result<(), Heard> {
         self.fault = Some(what);
-        Err(Heard::Nonsense(()))
+        Err(Heard::Nonsense)
     }
 
     fn doing(&self) -> String {

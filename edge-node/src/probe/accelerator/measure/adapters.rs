@@ -20,7 +20,11 @@ pub(super) fn list(backends: Backends) -> Vec<(wgpu::Adapter, Adapter)> {
 /// What an instance lists.
 pub(super) fn listed(instance: &Instance, backends: Backends) -> Vec<(wgpu::Adapter, Adapter)> {
     let adapters = pollster::block_on(instance.enumerate_adapters(backends));
-    adapters.into_iter().map(|handle| (described(&handle), handle)).map(|(adapter, handle)| (handle, adapter)).collect()
+    let described = |handle| {
+        let adapter = described(&handle);
+        (handle, adapter)
+    };
+    adapters.into_iter().map(described).collect()
 }
 
 fn described(handle: &wgpu::Adapter) -> Adapter {
@@ -52,14 +56,16 @@ fn described(handle: &wgpu::Adapter) -> Adapter {
 }
 
 /// Heaps with what is left of them, and the device's identity; wgpu itself tells neither.
+#[expect(unsafe_code, reason = "the only way to the driver's memory heaps: plain questions to it")]
 fn vulkan(handle: &wgpu::Adapter) -> Option<(Vec<Heap>, Option<String>)> {
     // SAFETY: the handle is only asked, and nothing of it outlives this function.
-    #[expect(unsafe_code, reason = "the only way to the driver's memory heaps")]
     let adapter = unsafe { handle.as_hal::<wgpu::hal::vulkan::Api>() }?;
     let (instance, device) = (adapter.shared_instance().raw_instance(), adapter.raw_physical_device());
     // SAFETY: `device` is one of `instance`, and both live as long as `adapter`.
-    #[expect(unsafe_code, reason = "plain questions to the driver")]
     unsafe {
+        if instance.get_physical_device_properties(device).api_version < vk::API_VERSION_1_1 {
+            return None;
+        }
         let names = instance.enumerate_device_extension_properties(device).unwrap_or_default();
         let tells = names.iter().any(|one| one.extension_name_as_c_str() == Ok(ash::ext::memory_budget::NAME));
         let mut budgets = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
@@ -84,9 +90,9 @@ fn vulkan(handle: &wgpu::Adapter) -> Option<(Vec<Heap>, Option<String>)> {
 }
 
 /// Whether there is a loader of Vulkan drivers at all.
+#[expect(unsafe_code, reason = "loading a library runs its initialisers")]
 pub(super) fn vulkan_loader() -> bool {
     // SAFETY: the library is the system's own loader, and wgpu loads it next anyway.
-    #[expect(unsafe_code, reason = "loading a library runs its initialisers")]
     unsafe { ash::Entry::load() }.is_ok()
 }
 

@@ -39,12 +39,8 @@ pub(super) fn all(bench: &Bench, rates: &mut RawRates) -> Result<(), Fault> {
 fn sampled(bench: &Bench, kernel: &Kernel<'_>, each: f64) -> Result<Vec<f64>, Fault> {
     let mut times = 1;
     // The first one compiles and wakes up.
-    let mut took = bench.run(kernel, times)?;
-    loop {
-        took = bench.run(kernel, times)?.min(took.max(SAMPLE_S));
-        if took >= SAMPLE_S || times >= TIMES_MAX || !bench.has_time() {
-            break;
-        }
+    bench.run(kernel, times)?;
+    while bench.run(kernel, times)? < SAMPLE_S && times < TIMES_MAX && bench.has_time() {
         times = times.saturating_mul(2);
     }
     let mut samples = Vec::new();
@@ -69,7 +65,8 @@ fn fma(bench: &Bench) -> Result<Vec<f64>, Fault> {
     bench.read(NAME, &sums, 0, &bench.staging(LOOK as u64), &mut read)?;
     for (lane, bytes) in (0_u16..).zip(read.as_chunks::<4>().0) {
         let (got, want) = (f32::from_le_bytes(*bytes), chain(lane, few));
-        if !((got - want).abs() <= 1e-3 * want.abs()) {
+        let close = (got - want).abs() <= 1e-3 * want.abs();
+        if !close {
             return Err(Fault::Wrong(NAME));
         }
     }
