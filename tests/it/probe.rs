@@ -70,7 +70,8 @@ async fn row_5_a_probe_that_crashes_is_tried_three_times_and_again_when_an_opera
     let written = || fs::metadata(&file).and_then(|file| file.modified()).expect("kept");
     let before = written();
     agent.command(&["probe", "--renew"]).expect("asked");
-    let again = until("another look", SOON, || async { if written() > before { Ok(()) } else { Err("the same file") } });
+    let again =
+        until("another look", SOON, || async { if written() > before { Ok(()) } else { Err("the same file".to_owned()) } });
     again.await.unwrap_or_else(|late| panic!("{late}"));
     assert!(world.ask(&edge, &Question::new("s", "still there?", 4)).await.answered());
     // An operator's wish begins anew, so it is the first failure again, and no more than three ever follow by themselves.

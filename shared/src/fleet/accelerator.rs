@@ -284,7 +284,7 @@ impl Survey {
                 return Err(ReportFault::TooMany { field, count, max });
             }
         }
-        if self.accelerators.iter().any(|one| one.backends.len() > Self::TEXT_MAX) || self.texts().any(is_long) {
+        if self.accelerators.iter().any(|one| one.backends.len() > Self::TEXT_MAX) || self.texts().any(|text| is_long(text)) {
             return Err(ReportFault::Value { field: "survey".to_owned(), why: "want texts of at most 400 characters" });
         }
         Ok(())
@@ -304,7 +304,7 @@ impl Survey {
     }
 }
 
-fn is_long(text: &String) -> bool {
+fn is_long(text: &str) -> bool {
     text.chars().nth(Survey::TEXT_MAX).is_some()
 }
 
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(MemoryBudget::new(Bytes(0)), Err(NoBudget(0)));
         let one: MemoryBudget = serde_json::from_str("8589934592").expect("8 GiB");
         assert_eq!(one.bytes(), Bytes(8 << 30));
-        assert_eq!(std::mem::size_of::<Option<MemoryBudget>>(), 8, "zero is the niche: it is no value");
+        assert_eq!(size_of::<Option<MemoryBudget>>(), 8, "zero is the niche: it is no value");
     }
 
     #[test]

@@ -175,7 +175,7 @@ pub fn maker_name(id: u32) -> &'static str {
 /// What a name says of the device: its words in front of parentheses, which drivers fill with themselves. Drivers that pass another's
 /// device on have it in the parentheses.
 fn words(name: &str) -> BTreeSet<String> {
-    let name = name.to_lowercase().replace("(r)", " ").replace("(tm)", " ").replace('®', " ").replace('™', " ");
+    let name = name.to_lowercase().replace("(r)", " ").replace("(tm)", " ").replace(['®', '™'], " ");
     let (before, inside) = name.split_once('(').unwrap_or((&name, ""));
     let wrapped = ["d3d12", "direct3d12", "zink", "virgl", "venus"].iter().any(|wrapper| before.contains(wrapper));
     let told = if wrapped && !inside.is_empty() { inside.split_once('(').map_or(inside, |(inner, _)| inner) } else { before };

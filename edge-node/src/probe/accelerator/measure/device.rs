@@ -93,8 +93,10 @@ impl Bench {
 
     /// Buffers at the bindings 0, 1, 2 and so on.
     pub(super) fn bind(&self, pipeline: &ComputePipeline, buffers: &[&Buffer]) -> wgpu::BindGroup {
-        let entry = |(binding, buffer): (u32, &&Buffer)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() };
-        let entries: Vec<_> = (0..).zip(buffers).map(entry).collect();
+        let numbered = (0..).zip(buffers.iter().copied());
+        let entries: Vec<_> = numbered
+            .map(|(binding, buffer): (u32, &Buffer)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
+            .collect();
         let layout = pipeline.get_bind_group_layout(0);
         self.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries })
     }

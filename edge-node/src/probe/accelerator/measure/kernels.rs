@@ -56,11 +56,12 @@ fn fma(bench: &Bench) -> Result<Vec<f64>, Fault> {
         return Ok(Vec::new());
     }
     let (pipeline, sums) = (bench.pipeline(include_str!("fma.wgsl")), bench.storage(u64::from(LANES) * 4));
-    let kernel = |rounds| bench.bind(&pipeline, &[&bench.params([rounds, 0, 0, 0]), &sums]);
-    let of = |group| Kernel { name: NAME, pipeline: &pipeline, group, groups: (LANES / 256, 1) };
+    let bind = |rounds| bench.bind(&pipeline, &[&bench.params([rounds, 0, 0, 0]), &sums]);
+    let groups = (LANES / 256, 1);
     // Few rounds, since many end at the same number whatever they began with.
     let few = 97;
-    bench.run(&of(&kernel(few)), 1)?;
+    let group = bind(few);
+    bench.run(&Kernel { name: NAME, pipeline: &pipeline, group: &group, groups }, 1)?;
     let mut read = vec![0_u8; LOOK];
     bench.read(NAME, &sums, 0, &bench.staging(LOOK as u64), &mut read)?;
     for (lane, bytes) in (0_u16..).zip(read.as_chunks::<4>().0) {
@@ -71,7 +72,9 @@ fn fma(bench: &Bench) -> Result<Vec<f64>, Fault> {
         }
     }
     let rounds = 512;
-    sampled(bench, &of(&kernel(rounds)), f64::from(LANES) * f64::from(rounds) * OPERATIONS)
+    let group = bind(rounds);
+    let kernel = Kernel { name: NAME, pipeline: &pipeline, group: &group, groups };
+    sampled(bench, &kernel, f64::from(LANES) * f64::from(rounds) * OPERATIONS)
 }
 
 /// What one invocation of the kernel of multiply-adds gives.
