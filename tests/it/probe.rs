@@ -1,9 +1,13 @@
 //! Looking for accelerators goes wrong, and the agent goes on. Row 5 of the list of complaints about neighbouring systems.
 
+use edge_node::probe::accelerator::{Listing, Look};
+use edge_node::probe::page::page;
+use edge_node::probe::report::ProbeReport;
 use scenarios::emulate::client::Question;
 use scenarios::emulate::process::beside;
 use scenarios::emulate::wait::until;
 use serde_json::Value;
+use shared::fleet::Machine;
 use shared::ids::NodeId;
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -171,4 +175,24 @@ fn the_schema_refuses_what_cannot_be() {
     for (memory, rate) in [(0, 1e12), (1, 0.0), (1, -1.0), (1, 1e30)] {
         assert!(!faults(&validator, &with(memory.into(), rate.into())).is_empty(), "{memory} {rate}");
     }
+}
+
+#[test]
+fn what_is_made_of_every_recorded_listing_is_what_the_schema_says() {
+    let validator = schema();
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../edge-node/tests/listings");
+    let mut accelerators = 0;
+    for entry in fs::read_dir(folder).expect("listed").flatten() {
+        let listing: Listing = serde_json::from_slice(&fs::read(entry.path()).expect("read")).expect("a listing");
+        let look = Look { listing, wall: std::time::Duration::from_secs(1) };
+        let report = ProbeReport::of(Machine::default(), Ok(look));
+        accelerators += report.accelerators.len();
+        let printed = serde_json::to_value(&report).expect("JSON");
+        assert_eq!(faults(&validator, &printed), Vec::<String>::new(), "{}: {printed:#}", entry.path().display());
+        let shown = page(&report);
+        for one in &report.accelerators {
+            assert!(shown.contains(&one.name), "{shown}");
+        }
+    }
+    assert!(accelerators >= 8, "{accelerators}");
 }
