@@ -34,8 +34,8 @@ pub(super) struct ChildTask {
     #[arg(long)]
     always_cpu: bool,
     /// How to go wrong
-    #[arg(long)]
-    drill: Option<Drill>,
+    #[arg(long, default_value = "off")]
+    drill: Drill,
 }
 
 impl ChildTask {

@@ -20,9 +20,8 @@ pub struct ProbeSection {
     pub period_s: NonZero<u32>,
     /// Milliseconds that a look may take; then it is killed, and has failed.
     pub limit_ms: NonZero<u32>,
-    /// Lets each look go wrong: `hang`, `crash` or `flood`, to see that the agent goes on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub drill: Option<Drill>,
+    /// `off`, or how each look shall go wrong, to see that the agent goes on: `hang`, `crash` or `flood`.
+    pub drill: Drill,
 }
 
 /// A section that cannot work.
@@ -44,7 +43,7 @@ impl Default for ProbeSection {
             period_s: NonZero::new(86_400).unwrap_or(NonZero::<u32>::MAX),
             // With starting and killing, less than ten seconds in all.
             limit_ms: NonZero::new(9_000).unwrap_or(NonZero::<u32>::MAX),
-            drill: None,
+            drill: Drill::Off,
         }
     }
 }

@@ -359,7 +359,7 @@ fn what_a_probe_found_is_told_once_and_again_when_it_changed_with_its_age() {
     let told = surveys(world.tell(AgentEvent::Surveyed(Box::new(found.clone()))));
     assert_eq!(told, std::slice::from_ref(&found));
     assert_eq!(surveys(world.tell(AgentEvent::Surveyed(Box::new(found.clone())))), [], "nothing new");
-    world.pass(Micros::from_secs(30));
+    world.pass(Micros::from_secs(1));
     let failed = Survey { state: ProbeState::Failed("killed".to_owned()), ..found };
     assert_eq!(surveys(world.tell(AgentEvent::Surveyed(Box::new(failed)))).len(), 1);
     let aged = world.agent.status(world.now + Micros::from_secs(60)).survey;

@@ -29,9 +29,12 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 const WORK_SHARE: f64 = 0.7;
 
 /// How a look shall go wrong, for operators and tests that want to see the agent go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Drill {
+    /// Not at all.
+    #[default]
+    Off,
     /// It never ends, and neither does a process that it starts.
     Hang,
     /// That process.
@@ -48,6 +51,7 @@ impl Drill {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Off => "off",
             Self::Hang => "hang",
             Self::HangAlone => "hang-alone",
             Self::Crash => "crash",
@@ -66,7 +70,7 @@ pub struct Orders {
     /// Measure the CPU even where nothing is to be compared with it.
     pub always_cpu: bool,
     /// How to go wrong.
-    pub drill: Option<Drill>,
+    pub drill: Drill,
 }
 
 impl Orders {
@@ -159,7 +163,7 @@ fn command(orders: &Orders) -> Command {
     let mut command = Command::new(&orders.program);
     command.arg("probe-child").args(["--time-ms", &time.to_string()]);
     command.args(orders.always_cpu.then_some("--always-cpu"));
-    command.args(orders.drill.iter().flat_map(|drill| ["--drill", drill.name()]));
+    command.args(["--drill", orders.drill.name()]);
     command.env(MARK, "1");
     // Nobody's screen is looked at, and no layer that a desktop puts between programs and drivers is measured.
     command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
