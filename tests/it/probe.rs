@@ -35,6 +35,7 @@ async fn world(drill: &str) -> (World, NodeId) {
     let mut world = World::new(vec![service("s", &[("v", 50)])], "").await;
     let config = format!("{}\n[probe]\ndrill = \"{drill}\"\nlimit_ms = 700\n", profiled("v", Pace::default()));
     let edge = world.agent("bay/edge-1", &config).await;
+    world.until_ready(&edge, "s").await;
     (world, edge)
 }
 

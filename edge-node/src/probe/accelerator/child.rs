@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Bytes of private, writable memory that the child may map. Its own buffers are some hundred megabytes at most; drivers with their
@@ -136,7 +137,8 @@ impl Drill {
             Self::Off => {}
             Self::Hang => {
                 // With a process of its own, which must not be left behind either.
-                let own = std::process::Command::new("/proc/self/exe").args(["probe-child", "--drill", "hang-alone"]).spawn();
+                let mut own = Command::new("/proc/self/exe");
+                let own = own.args(["probe-child", "--drill", "hang-alone"]).stdout(Stdio::null()).spawn();
                 told.doing(format!("a drill: hang, with the process {}", own.map_or(0, |child| child.id())));
                 hang()
             }
