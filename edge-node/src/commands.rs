@@ -3,6 +3,7 @@
 mod asking;
 mod joining;
 mod keys;
+mod probing;
 
 use crate::config::{Config, ENVIRONMENT_PREFIX, THREADS_MAX};
 use crate::doctor;
@@ -76,6 +77,16 @@ enum Command {
         #[command(flatten)]
         settings: Settings,
     },
+    /// Measure this machine: its accelerators, and what was listed and is none. Needs no configuration, and no agent
+    Probe {
+        #[command(flatten)]
+        wishes: probing::Wishes,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// The process that touches the hardware: started by the probe, of no use by itself
+    #[command(hide = true)]
+    ProbeChild(probing::ChildTask),
     /// Change who may ask this node: API keys beside those of the fleet
     Key {
         #[command(subcommand)]
@@ -200,6 +211,9 @@ pub enum CommandError {
     /// The release was not installed.
     #[error("nothing was changed")]
     Release(#[from] release::ReleaseError),
+    /// The machine was not measured.
+    #[error("the probe failed; what it was doing is printed")]
+    Probe,
     /// Something is wrong; all that is known of it is printed.
     #[error("{0} checks failed; the line below each says what to do")]
     Unwell(usize),
@@ -247,6 +261,11 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Explain { request, json, settings } => {
             let record: Record = wait(ask(&settings.load()?.value, &format!("requests/{request}")))?;
             show(json, &record, pages::explain(&record))
+        }
+        Command::Probe { wishes, settings } => probing::probe(wishes, &settings),
+        Command::ProbeChild(task) => {
+            task.run();
+            Ok(())
         }
         Command::Key { command, settings } => keys::run(&settings.load()?.value.state, command),
         Command::Upgrade { from, root } => {
@@ -363,6 +382,7 @@ async fn run_agent(config: Config, capture: Option<PathBuf>, arguments: &str) ->
         let state = config.state.display();
         tracing::warn!(%state, "not joined: serves alone; to join, stop it and: edge-node join TOKEN{arguments}");
     }
+    running.watch_accelerators(&config.probe);
     let (manager, lives) = (ServiceManager::from_environment(), || async { running.handle().look(|_, _| ()).await.is_ok() });
     manager.ready();
     let failed = tokio::select! {

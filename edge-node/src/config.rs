@@ -4,6 +4,7 @@
 
 use crate::exec::EngineConfig;
 pub use crate::net::{BadNet, Net};
+use crate::probe::{BadProbe, ProbeSection};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
 use shared::ids::{NodeId, ServiceId};
@@ -55,6 +56,8 @@ pub struct Config {
     pub services: Vec<Service>,
     /// How the agent decides.
     pub policies: PolicySection,
+    /// How the machine is measured.
+    pub probe: ProbeSection,
     /// Threads that carry requests to and fro. One carries thousands a second, and each with the least delay; more are for a server
     /// that is a gateway to many. Models compute on threads of their own.
     pub threads: NonZero<u32>,
@@ -77,6 +80,7 @@ impl Default for Config {
             engines: Vec::new(),
             services: Vec::new(),
             policies: PolicySection::default(),
+            probe: ProbeSection::default(),
             threads: NonZero::<u32>::MIN,
             log: LogSettings::default(),
         }
@@ -183,6 +187,9 @@ pub enum BadConfig {
     /// The front cannot start.
     #[error("`http.front`: {0}")]
     Front(#[from] BadFront),
+    /// Measuring cannot work so.
+    #[error(transparent)]
+    Probe(#[from] BadProbe),
     /// No machine needs so many.
     #[error("`threads`: want 1 to {THREADS_MAX}")]
     Threads,
@@ -209,6 +216,7 @@ impl Config {
         Dispatcher::new(&self.policies.dispatch)?;
         Allocator::named(&self.policies.allocation.policy, self.policies.allocation.config.clone())?;
         self.http.front.validate()?;
+        self.probe.validate()?;
         if usize::try_from(self.threads.get()).map_or(true, |threads| threads > THREADS_MAX) {
             return Err(BadConfig::Threads);
         }

@@ -4,7 +4,7 @@ use crate::logic::NodeStatus;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use shared::estimate::Estimate;
-use shared::fleet::{Hop, ReplicaState, Transport};
+use shared::fleet::{Hop, ProbeState, ReplicaState, Transport};
 use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
 use shared::units::Micros;
 use shared::work::{Needs, Residency};
@@ -38,10 +38,23 @@ pub fn status(status: &NodeStatus) -> String {
         "records   {} wait for the hub ({} of at most {} bytes{oldest}), {} dropped",
         spool.records, spool.bytes, spool.bytes_max, spool.dropped
     ));
+    lines.extend(accelerators(status));
     lines.extend(replicas(status));
     lines.extend(plans(status));
     lines.extend(peers(status));
     lines.join("\n")
+}
+
+fn accelerators(status: &NodeStatus) -> Vec<String> {
+    let survey = &status.survey;
+    let state = match &survey.state {
+        ProbeState::Pending => return Vec::new(),
+        ProbeState::Off => "not looked for (`probe.enabled`)".to_owned(),
+        ProbeState::Done => format!("{}; {} listed and none", survey.accelerators.len(), survey.dropped.len()),
+        ProbeState::Failed(why) => format!("{} known; {why}", survey.accelerators.len()),
+    };
+    let head = format!("accelerators  {state}");
+    std::iter::once(head).chain(survey.accelerators.iter().map(crate::probe::page::described)).collect()
 }
 
 fn certificate(left: Micros) -> String {

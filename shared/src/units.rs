@@ -264,6 +264,10 @@ measured!(
     /// Bytes per second.
     ByteRate, " B/s", 1e13
 );
+measured!(
+    /// Floating-point operations per second. A whole rack does less than a thousandth of the largest.
+    FlopRate, " FLOP/s", 1e20
+);
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ mod networks;
 mod node_dies;
 mod openai_client;
 mod orphans;
+mod probe;
 mod releases;
 mod residency;
 mod split;

@@ -5,6 +5,7 @@ mod copies;
 mod doctor;
 mod explain;
 mod key;
+mod node;
 mod nodes;
 mod reach;
 mod serve;
@@ -65,8 +66,11 @@ enum Command {
     Token(token::TokenArguments),
     /// Runs the hub.
     Serve(serve::ServeArguments),
-    /// Lists the nodes of the fleet.
+    /// Lists the nodes of the fleet, or tells what is known of one: its machine and its accelerators.
     Nodes {
+        /// Only this one.
+        #[arg(value_name = "NAME")]
+        node: Option<NodeId>,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -182,6 +186,12 @@ pub enum CliError {
     /// There is no backup, or none was put back.
     #[error(transparent)]
     Backup(#[from] crate::backup::BackupError),
+    /// There is no such node.
+    #[error("no node is called `{0}`: `cloud-hub nodes` lists them")]
+    NoNode(NodeId),
+    /// The hub does not run.
+    #[error("no hub runs on this state folder, so nothing is known of a node's machine: `cloud-hub serve` starts it")]
+    NoHub,
     /// Something is wrong; all that is known of it is printed.
     #[error("{0} checks failed; the line below each says what to do")]
     Unwell(usize),
@@ -234,7 +244,8 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Init { name, address } => init(&plain()?, &name, &address),
         Command::Token(token) => token.run(&plain()?).await,
         Command::Serve(serve) => serve.run(place.load(serve.flags())?.value).await,
-        Command::Nodes { json } => nodes::list(&plain()?, json).await,
+        Command::Nodes { node: None, json } => nodes::list(&plain()?, json).await,
+        Command::Nodes { node: Some(node), json } => node::show(&plain()?, &node, json).await,
         Command::Service { action } => action.run(&plain()?).await,
         Command::Key { action } => action.run(&plain()?).await,
         Command::Revoke { node } => nodes::revoke(&plain()?, node).await,

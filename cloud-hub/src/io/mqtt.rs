@@ -69,7 +69,7 @@ fn decode(topic: &str, payload: &[u8]) -> Option<HubEvent> {
     }
     let (kind, read) = match &topic {
         Topic::Status(_) => ("status", read(payload, NodeMessage::Status)),
-        Topic::Inventory(_) => ("inventory", read(payload, NodeMessage::Inventory)),
+        Topic::Inventory(_) => ("inventory", read(payload, |inventory| NodeMessage::Inventory(Box::new(inventory)))),
         Topic::Telemetry(_) => ("telemetry", read(payload, NodeMessage::Telemetry)),
         Topic::PlanAck(_) => ("plan-ack", read(payload, NodeMessage::PlanAck)),
         Topic::Records(_) => ("records", read(payload, NodeMessage::Records)),

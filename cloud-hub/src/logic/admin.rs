@@ -3,11 +3,11 @@
 use super::fleet::Member;
 use super::rows::ReplicaRow;
 use super::{AdminOperation, AdminReply, Change, Hub, HubEffect, NodeRow, PlanRow, TotalRow};
-use shared::fleet::{Aged, ReplicaReport};
+use shared::fleet::{Aged, Inventory, ReplicaReport};
 use shared::ids::{NodeId, ServiceId};
 use shared::plan::DispatchSetting;
 use shared::policy::dispatch::Dispatcher;
-use shared::units::Moment;
+use shared::units::{Micros, Moment};
 use shared::work::{Capability, Service};
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Hub {
             draining: member.drained,
             revoked: member.is_revoked(),
             labels,
-            inventory: member.inventory.clone(),
+            inventory: member.inventory.clone().map(|inventory| aged(inventory, now.since(member.inventory_at))),
             session: member.session.as_ref().map(|live| live.epoch),
             instance: member.session.as_ref().map(|live| live.instance),
             heard_ago: member.heard.map(|heard| now.since(heard)),
@@ -141,6 +141,11 @@ impl Hub {
         self.rounds.set_dispatch(setting);
         AdminReply::Done
     }
+}
+
+/// What a node said of itself so long ago.
+fn aged(inventory: Inventory, passed: Micros) -> Inventory {
+    Inventory { survey: inventory.survey.aged(passed), ..inventory }
 }
 
 /// Why a node that was thrown out cannot be drained, and what would be right.

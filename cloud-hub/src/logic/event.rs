@@ -140,7 +140,7 @@ pub enum NodeMessage {
     /// Birth, last will or goodbye.
     Status(Status),
     /// What it is.
-    Inventory(Inventory),
+    Inventory(Box<Inventory>),
     /// How it is.
     Telemetry(Telemetry),
     /// What it did with a plan.

@@ -182,7 +182,7 @@ impl Hub {
         }
         match message {
             NodeMessage::Status(status) => self.fleet.status(now, node, &status, effects),
-            NodeMessage::Inventory(inventory) => self.fleet.inventory(now, node, inventory, effects),
+            NodeMessage::Inventory(inventory) => self.fleet.inventory(now, node, *inventory, effects),
             NodeMessage::Telemetry(telemetry) => self.fleet.telemetry(now, node, telemetry, effects),
             NodeMessage::PlanAck(ack) => self.plan_ack(node, ack, effects),
             NodeMessage::Records(records) => self.records(node, records, effects),

@@ -2,7 +2,9 @@
 
 use crate::world::{PATIENCE, World};
 use serde::Serialize;
-use shared::fleet::{Costs, Inventory, Load, Machine, Profile, ProfileSource, ReplicaReport, ReplicaState, Telemetry, Tier};
+use shared::fleet::{
+    Costs, Inventory, Load, Machine, Profile, ProfileSource, ReplicaReport, ReplicaState, Survey, Telemetry, Tier,
+};
 use shared::ids::{Instance, NodeId, PlanEpoch, SessionEpoch, VariantId};
 use shared::units::{Bytes, Fraction, Micros, TokenRate, Tokens};
 use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};
@@ -67,6 +69,7 @@ pub(crate) fn inventory(node: &NodeId) -> Inventory {
         addresses: Vec::new(),
         version: "test".to_owned(),
         binary_sha256: String::new(),
+        survey: Survey::default(),
     }
 }
 

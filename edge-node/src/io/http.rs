@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use shared::ids::{NodeId, RequestId, ServiceId, VariantId};
@@ -18,7 +18,7 @@ use shared::plan::Reason;
 use shared::work::{Capability, Catalogue, Residency};
 use shared_net::openai::{Answer, Ask, FrontCounters, Ingress, Refusal};
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// Answers that wait for a client. A few seconds of a fast stream: enough that a hiccup of the network does not hold the engine
 /// back, little enough that one that does not read is noticed.
@@ -72,6 +72,8 @@ pub(super) struct Pages {
     /// Absent for a node that never joined.
     pub(super) membership: Option<Membership>,
     pub(super) spool: Spool,
+    /// Rung when accelerators shall be looked for.
+    pub(super) probing: Arc<Notify>,
 }
 
 impl Pages {
@@ -90,6 +92,7 @@ pub(super) fn pages(pages: Pages) -> Router {
         .route("/tidegate/v1/status", get(status))
         .route("/tidegate/v1/requests/{id}", get(request))
         .route("/tidegate/v1/metrics", get(metrics))
+        .route("/tidegate/v1/probe", post(probe))
         .with_state(pages)
 }
 
@@ -98,6 +101,12 @@ async fn status(State(pages): State<Pages>) -> Response {
         Ok(status) => Json(status).into_response(),
         Err(stopped) => refuse(StatusCode::SERVICE_UNAVAILABLE, "draining", &stopped.to_string()),
     }
+}
+
+/// Lets accelerators be looked for again, whatever failed before. The status page tells what came of it.
+async fn probe(State(pages): State<Pages>) -> Response {
+    pages.probing.notify_one();
+    (StatusCode::ACCEPTED, Json(json!({"probing": true}))).into_response()
 }
 
 async fn request(State(pages): State<Pages>, Path(id): Path<String>) -> Response {

@@ -19,6 +19,8 @@ use super::{peers, spool, uplink};
 use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
+use crate::probe::ProbeSection;
+use crate::probe::accelerator::watch::Watch;
 use crate::probe::machine::Probe;
 use crate::release::running_sha256;
 use shared::fleet::ReplicaReport;
@@ -34,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 /// How long running requests may take to end at a stop; then they are cut off. Service managers allow ten seconds and more.
@@ -106,6 +109,8 @@ pub struct Running {
     engines: Engines,
     endpoint: Option<Endpoint>,
     http: SocketAddr,
+    /// Rung when an operator wants accelerators looked for.
+    probe_wanted: Arc<Notify>,
     /// Held as long as the agent runs: its lock keeps a second one out.
     folder: Arc<StateFolder>,
 }
@@ -208,13 +213,24 @@ impl Running {
             );
         }
         let counters = Arc::new(FrontCounters::default());
-        let beside = pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership, spool });
+        let probe_wanted = Arc::new(Notify::new());
+        let probing = Arc::clone(&probe_wanted);
+        let beside =
+            pages(Pages { handle: handle.clone(), book, meters, front: Arc::clone(&counters), membership, spool, probing });
         let (settings, ingress) = (&config.http, AgentIngress(handle.clone()));
         let router = router_keyed(&settings.front, settings.exposure(), ingress, Arc::clone(&counters), beside, &ring)?;
         front.spawn_vital("http", serve(listener, router, settings.front.limits(), counters, front.cancelled()));
         store::note_http_address(folder.path(), http)?;
         tracing::info!(node = %handle.node(), %http, joined = endpoint.is_some(), "agent started");
-        Ok(Self { handle, tasks, front, engines, endpoint, http, folder })
+        Ok(Self { handle, tasks, front, engines, endpoint, http, probe_wanted, folder })
+    }
+
+    /// Looks for accelerators from now on, in processes of its own. Only for the program `edge-node` itself, which has the command that
+    /// such a process is.
+    pub fn watch_accelerators(&self, section: &ProbeSection) {
+        let (handle, folder, wanted) = (self.handle.clone(), Arc::clone(&self.folder), Arc::clone(&self.probe_wanted));
+        let watch = Watch { section: section.clone(), handle, folder, wanted };
+        self.tasks.spawn("accelerators", watch.run(self.tasks.cancelled()));
     }
 
     /// Where the HTTP API listens.

@@ -109,6 +109,7 @@ impl Agent {
             addresses: config.addresses.clone(),
             version: config.version.clone(),
             binary_sha256: String::new(),
+            survey: shared::fleet::Survey::default(),
         };
         let mut uplink = Uplink::new(config.instance, config.seed, config.hub.is_some());
         uplink.recall_broker(restored.as_ref().map_or("", |restored| &restored.broker));
@@ -170,6 +171,7 @@ impl Agent {
                 }
                 self.tell_core(now, Event::Replicas(replicas), out);
             }
+            AgentEvent::Surveyed(survey) => self.reports.survey(now, *survey),
             AgentEvent::Binary(sha256) => self.reports.binary(sha256),
             AgentEvent::Machine(machine) => {
                 self.reports.machine(machine);
@@ -248,6 +250,7 @@ impl Agent {
             peers: self.peers.status(now),
             requests_open: self.core.requests_open(),
             spool: self.reports.spool(now),
+            survey: self.reports.surveyed(now),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Kind, Persisted, SpoolChange};
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Inventory, Machine, ReplicaReport, Telemetry, Transport, TransportOrder};
+use shared::fleet::{Inventory, Machine, ReplicaReport, Survey, Telemetry, Transport, TransportOrder};
 use shared::ids::NodeId;
 use shared::plan::{Plan, Record};
 use shared::request::{Effect, Event};
@@ -34,6 +34,8 @@ pub enum AgentEvent {
     Replicas(Vec<ReplicaReport>),
     /// What the machine is.
     Machine(Machine),
+    /// What is known of the machine's accelerators now.
+    Surveyed(Box<Survey>),
     /// SHA-256 of the program file that runs.
     Binary(String),
     /// How the machine is.

@@ -2,7 +2,7 @@
 
 use super::Kind;
 use serde::{Deserialize, Serialize};
-use shared::fleet::{ReplicaReport, Tier, Transport};
+use shared::fleet::{ReplicaReport, Survey, Tier, Transport};
 use shared::ids::{NodeId, PlanEpoch, ServiceId, SessionEpoch};
 use shared::plan::{Layer, Target};
 use shared::units::Micros;
@@ -44,6 +44,9 @@ pub struct NodeStatus {
     pub requests_open: usize,
     /// Records that wait for the hub.
     pub spool: SpoolStatus,
+    /// The machine's accelerators.
+    #[serde(default, skip_serializing_if = "Survey::is_unset")]
+    pub survey: Survey,
 }
 
 /// The connection to the hub.

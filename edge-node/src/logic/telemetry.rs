@@ -5,7 +5,7 @@ use super::spool::Spool;
 use super::{AgentEffect, Gauges, Publication, SpoolChange, SpoolStatus};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
-use shared::fleet::{Inventory, Load, Machine, PathReport, ReplicaReport, ReplicaState, Telemetry};
+use shared::fleet::{Inventory, Load, Machine, PathReport, ReplicaReport, ReplicaState, Survey, Telemetry};
 use shared::ids::{NodeId, VariantId};
 use shared::plan::Record;
 use shared::units::{Micros, Moment};
@@ -28,6 +28,9 @@ type Gist = BTreeMap<VariantId, (ReplicaState, bool, bool)>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Reports {
     inventory: Inventory,
+    /// When its survey came.
+    #[serde(default)]
+    surveyed_at: Moment,
     /// The birth message of this connection to the broker is still to be said.
     greeting_due: bool,
     inventory_due: bool,
@@ -47,6 +50,7 @@ impl Reports {
     pub(super) fn new(inventory: Inventory) -> Self {
         Self {
             inventory,
+            surveyed_at: Moment::default(),
             greeting_due: false,
             inventory_due: true,
             gauges: Gauges::default(),
@@ -64,6 +68,16 @@ impl Reports {
     pub(super) fn machine(&mut self, machine: Machine) {
         self.inventory_due |= self.inventory.machine != machine;
         self.inventory.machine = machine;
+    }
+
+    pub(super) fn survey(&mut self, now: Moment, survey: Survey) {
+        self.inventory_due |= self.inventory.survey != survey;
+        (self.inventory.survey, self.surveyed_at) = (survey, now);
+    }
+
+    /// The survey with its age now.
+    pub(super) fn surveyed(&self, now: Moment) -> Survey {
+        self.inventory.survey.clone().aged(now.since(self.surveyed_at))
     }
 
     pub(super) fn binary(&mut self, sha256: String) {
@@ -142,7 +156,10 @@ impl Reports {
             out.push(publish(session, Publication::Status(Status { online: true })));
         }
         if self.inventory_due && self.may(now, Kind::Inventory, |reports| reports.inventory_due = false) {
-            out.push(publish(session, Publication::Inventory(self.inventory.clone())));
+            out.push(publish(
+                session,
+                Publication::Inventory(Inventory { survey: self.surveyed(now), ..self.inventory.clone() }),
+            ));
         }
         if !self.acks.is_empty() {
             let mut acks = VecDeque::new();

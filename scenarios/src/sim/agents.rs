@@ -263,7 +263,7 @@ impl Universe {
         let Some(id) = self.net.broker(&party) else { return };
         let message = match publication {
             Publication::Status(status) => NodeMessage::Status(status),
-            Publication::Inventory(inventory) => NodeMessage::Inventory(inventory),
+            Publication::Inventory(inventory) => NodeMessage::Inventory(Box::new(inventory)),
             Publication::Telemetry(telemetry) => NodeMessage::Telemetry(telemetry),
             Publication::PlanAck(ack) => NodeMessage::PlanAck(ack),
             Publication::Records(records) => NodeMessage::Records(Records { records }),

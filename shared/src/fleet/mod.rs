@@ -1,11 +1,13 @@
 //! What there is: nodes, replicas, paths, and the view that decisions read. Each fact carries its age.
 
+mod accelerator;
 mod fact;
 mod node;
 mod path;
 mod replica;
 mod view;
 
+pub use accelerator::{Accelerator, AcceleratorKind, Backend, DeviceRates, Dropped, MemoryBudget, NoBudget, ProbeState, Survey};
 pub use fact::{Fact, Origin};
 pub use node::{Costs, Inventory, Machine, NodeState, Telemetry, Tier};
 pub use path::{Hop, PathReport, Transport, TransportOrder};

@@ -1,6 +1,6 @@
 //! A machine with an agent: what it is, and how it is.
 
-use super::{PathReport, ReplicaReport, ReportFault};
+use super::{PathReport, ReplicaReport, ReportFault, Survey};
 use crate::ids::NodeId;
 use crate::units::{Bytes, Fraction, MicroDollars, Watts};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -118,6 +118,9 @@ pub struct Inventory {
     /// SHA-256 in hex of the program file that runs, as it was when it started; empty while it is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub binary_sha256: String,
+    /// Its accelerators.
+    #[serde(default, skip_serializing_if = "Survey::is_unset")]
+    pub survey: Survey,
 }
 
 /// How a node is: published each heartbeat and on change.

@@ -20,6 +20,7 @@ pub(crate) fn payloads() -> Vec<Sample> {
         Sample::json("status-online", signed(Status { online: true })),
         Sample::json("status-offline", signed(Status { online: false })),
         Sample::json("inventory", signed(inventory())),
+        Sample::json("inventory-with-survey", signed(inventory_with_survey())),
         Sample::json("telemetry", signed(telemetry())),
         Sample::json("view", view()),
         Sample::json("view-with-keys", view_with_keys()),
@@ -54,7 +55,58 @@ fn inventory() -> Inventory {
         addresses: vec!["10.0.0.5:7411".to_owned()],
         version: "0.1.0".to_owned(),
         binary_sha256: String::new(),
+        survey: Survey::default(),
     }
+}
+
+/// A node whose accelerators were looked for, with a graphics processor and something that is none.
+fn inventory_with_survey() -> Inventory {
+    let fact = |value: f64| Fact {
+        value: FlopRate::new(value).expect("a rate"),
+        origin: Origin::Measured,
+        by: "wgsl fma".to_owned(),
+        age: Micros::from_secs(60),
+        confidence: fraction(0.96875),
+    };
+    let bytes = |value: f64| {
+        let Fact { origin, by, age, confidence, .. } = fact(value);
+        Fact { value: ByteRate::new(value).expect("a rate"), origin, by, age, confidence }
+    };
+    let Fact { origin, by, age, confidence, .. } = fact(0.0);
+    let rates = DeviceRates {
+        fma: Some(fact(4e12)),
+        matmul_f32: Some(fact(1e12)),
+        matmul_f16: Some(fact(2e12)),
+        bandwidth: Some(bytes(2e11)),
+        upload: Some(bytes(1e10)),
+        download: Some(bytes(8e9)),
+        launch: Some(Fact { value: Micros(45), origin, by, age, confidence }),
+    };
+    let memory = MemoryBudget::new(Bytes(7_000_000_000)).expect("not zero");
+    let by = "Vulkan heaps and MemAvailable".to_owned();
+    let one = Accelerator {
+        id: "pci:0000:03:00.0".to_owned(),
+        name: "Example Graphics 7".to_owned(),
+        vendor: "Intel".to_owned(),
+        kind: AcceleratorKind::Integrated,
+        backends: vec![Backend::Vulkan, Backend::Gl],
+        pci: Some("0000:03:00.0".to_owned()),
+        uuid: Some("0f".repeat(16)),
+        memory: Some(Fact { value: memory, origin: Origin::Reported, by, age, confidence: fraction(0.75) }),
+        rates,
+    };
+    let dropped = Dropped {
+        name: "llvmpipe".to_owned(),
+        backend: Backend::Vulkan,
+        reason: "a software rasteriser: it computes on the CPU".to_owned(),
+    };
+    let survey = Survey {
+        state: ProbeState::Failed("killed at its limit of 9.0 s".to_owned()),
+        accelerators: vec![one],
+        dropped: vec![dropped],
+        hints: vec!["/dev/dri/renderD129 may not be opened by this user".to_owned()],
+    };
+    Inventory { survey, ..inventory() }
 }
 
 fn telemetry() -> Telemetry {

@@ -161,6 +161,9 @@ pub(crate) struct Member {
     pub(crate) revoked: BTreeSet<String>,
     pub(crate) drained: bool,
     pub(crate) inventory: Option<Inventory>,
+    /// When that came.
+    #[serde(default)]
+    pub(crate) inventory_at: Moment,
     pub(crate) session: Option<Live>,
     pub(super) challenge: Option<Challenge>,
     pub(super) contender: Option<Contender>,

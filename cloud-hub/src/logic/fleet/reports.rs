@@ -136,7 +136,7 @@ impl Fleet {
         );
         self.apply(now, FleetDelta::Machine { node: node.clone(), machine: inventory.machine.clone() });
         let Some(member) = self.members.get_mut(node) else { return };
-        member.inventory = Some(inventory);
+        (member.inventory, member.inventory_at) = (Some(inventory), now);
         // Before the first hello it may be a retained one of days ago: no sign of life.
         if member.session.is_some() {
             self.heard_on_mqtt(now, node, effects);
@@ -223,5 +223,6 @@ fn sound_inventory(node: &NodeId, inventory: &Inventory) -> Result<(), (&'static
     if long(&inventory.version) || [&inventory.machine.cpu, &inventory.machine.os].into_iter().flatten().any(long) {
         return Err(("machine", "want texts of at most 256 characters"));
     }
-    Ok(())
+    let crowded = "want at most 16 accelerators, 32 dropped, 8 hints, and texts of at most 400 characters";
+    inventory.survey.validate().map_err(|_| ("survey", crowded))
 }

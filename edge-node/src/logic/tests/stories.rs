@@ -2,11 +2,13 @@
 
 use super::world::{World, node, offload, published, replica, request, shown};
 use crate::logic::{Agent, AgentEffect, AgentEvent, BrokerEvent, Ended, PeerEvent, Publication, UplinkEvent};
-use shared::fleet::{Hop, Load, NodeState};
+use shared::fleet::{
+    Accelerator, AcceleratorKind, Backend, DeviceRates, Fact, Hop, Load, MemoryBudget, NodeState, Origin, ProbeState, Survey,
+};
 use shared::ids::{RequestId, VariantId};
 use shared::plan::Layer;
 use shared::request::{AttemptEvent, Effect, Event};
-use shared::units::Micros;
+use shared::units::{Bytes, Fraction, Micros};
 use shared::wire::frame::{Goodbye, Pulse};
 use shared::wire::mqtt::AckState;
 
@@ -322,4 +324,45 @@ fn row_17_a_publication_that_gets_us_thrown_out_is_left_out_and_everything_else_
     assert!(status.publications_held > 0);
     assert!((3..=5).contains(&kicks), "{kicks}");
     assert!(world.pass(Micros::from_secs(1)).is_empty() || status.broker);
+}
+
+#[test]
+fn what_a_probe_found_is_told_once_and_again_when_it_changed_with_its_age() {
+    let mut world = World::new(None);
+    world.connect();
+    let surveys = |effects: &[AgentEffect]| -> Vec<Survey> {
+        let inventories = published(effects).into_iter().filter_map(|what| match what {
+            Publication::Inventory(inventory) => Some(inventory.survey.clone()),
+            _ => None,
+        });
+        inventories.collect()
+    };
+    let fact = Fact {
+        value: MemoryBudget::new(Bytes(1)).expect("not zero"),
+        origin: Origin::Reported,
+        by: "test".to_owned(),
+        age: Micros::from_secs(1),
+        confidence: Fraction::default(),
+    };
+    let one = Accelerator {
+        id: "name:a".to_owned(),
+        name: "a".to_owned(),
+        vendor: String::new(),
+        kind: AcceleratorKind::Discrete,
+        backends: vec![Backend::Vulkan],
+        pci: None,
+        uuid: None,
+        memory: Some(fact),
+        rates: DeviceRates::default(),
+    };
+    let found = Survey { state: ProbeState::Done, accelerators: vec![one], ..Survey::default() };
+    let told = surveys(world.tell(AgentEvent::Surveyed(Box::new(found.clone()))));
+    assert_eq!(told, std::slice::from_ref(&found));
+    assert_eq!(surveys(world.tell(AgentEvent::Surveyed(Box::new(found.clone())))), [], "nothing new");
+    world.pass(Micros::from_secs(1));
+    let failed = Survey { state: ProbeState::Failed("killed".to_owned()), ..found };
+    assert_eq!(surveys(world.tell(AgentEvent::Surveyed(Box::new(failed)))).len(), 1);
+    let aged = world.agent.status(world.now + Micros::from_secs(60)).survey;
+    assert_eq!(aged.accelerators[0].memory.as_ref().map(|fact| fact.age), Some(Micros::from_secs(61)));
+    assert_eq!(aged.state, ProbeState::Failed("killed".to_owned()));
 }
