@@ -4,6 +4,7 @@
 
 use crate::exec::EngineConfig;
 pub use crate::net::{BadNet, Net};
+pub use crate::probe::hardware::MachineSection;
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
 use shared::ids::{NodeId, ServiceId};
@@ -58,6 +59,8 @@ pub struct Config {
     /// Threads that carry requests to and fro. One carries thousands a second, and each with the least delay; more are for a server
     /// that is a gateway to many. Models compute on threads of their own.
     pub threads: NonZero<u32>,
+    /// Whether and how often the machine is measured.
+    pub machine: MachineSection,
     /// The log.
     pub log: LogSettings,
 }
@@ -78,6 +81,7 @@ impl Default for Config {
             services: Vec::new(),
             policies: PolicySection::default(),
             threads: NonZero::<u32>::MIN,
+            machine: MachineSection::default(),
             log: LogSettings::default(),
         }
     }

@@ -67,6 +67,8 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Lists the nodes of the fleet.
     Nodes {
+        /// One of them, in detail.
+        name: Option<NodeId>,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -234,7 +236,7 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Init { name, address } => init(&plain()?, &name, &address),
         Command::Token(token) => token.run(&plain()?).await,
         Command::Serve(serve) => serve.run(place.load(serve.flags())?.value).await,
-        Command::Nodes { json } => nodes::list(&plain()?, json).await,
+        Command::Nodes { name, json } => nodes::list(&plain()?, name.as_ref(), json).await,
         Command::Service { action } => action.run(&plain()?).await,
         Command::Key { action } => action.run(&plain()?).await,
         Command::Revoke { node } => nodes::revoke(&plain()?, node).await,

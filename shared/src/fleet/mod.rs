@@ -1,15 +1,19 @@
 //! What there is: nodes, replicas, paths, and the view that decisions read. Each fact carries its age.
 
 mod fact;
+mod hardware;
 mod node;
 mod path;
 mod replica;
+mod telemetry;
 mod view;
 
 pub use fact::{Fact, Origin};
-pub use node::{Costs, Inventory, Machine, NodeState, Telemetry, Tier};
+pub use hardware::Hardware;
+pub use node::{Costs, Inventory, Machine, NodeState, Tier};
 pub use path::{Hop, PathReport, Transport, TransportOrder};
 pub use replica::{Load, Profile, ProfileSource, ReplicaReport, ReplicaState};
+pub use telemetry::{Gauge, Telemetry};
 pub use view::{Aged, FleetDelta, FleetView, NodeView};
 
 /// Why a node's report was not believed. The report is dropped whole; the node's older facts stay and age.

@@ -49,6 +49,7 @@ fn inventory() -> Inventory {
             cores: Some(4),
             memory: Some(Bytes(8_000_000_000)),
             os: Some("Linux 6.12".to_owned()),
+            ..Machine::default()
         },
         costs: costs(),
         addresses: vec!["10.0.0.5:7411".to_owned()],
@@ -59,7 +60,6 @@ fn inventory() -> Inventory {
 
 fn telemetry() -> Telemetry {
     Telemetry {
-        node: node("eu/site-7/edge-1"),
         cpu: Some(fraction(0.5)),
         memory_available: Some(Bytes(3_000_000_000)),
         load_1m: Some(1.75),
@@ -68,6 +68,7 @@ fn telemetry() -> Telemetry {
         replicas: vec![replica(ReplicaState::Ready)],
         uplink: Some(path(Hop::Direct)),
         peers: BTreeMap::from([(node("eu/site-7/edge-2"), path(Hop::Direct))]),
+        ..Telemetry::of(node("eu/site-7/edge-1"))
     }
 }
 
