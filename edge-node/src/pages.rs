@@ -270,9 +270,14 @@ fn actual(actual: &Actual) -> [String; 5] {
         optional(actual.first_token),
         optional(actual.per_token),
         actual.total.to_string(),
-        optional(actual.energy),
+        actual.energy.map_or_else(|| optional(None::<u8>), |energy| joules(energy, actual)),
         optional(actual.money),
     ]
+}
+
+/// With how it is known.
+fn joules(energy: Joules, actual: &Actual) -> String {
+    actual.energy_origin.map_or_else(|| energy.to_string(), |origin| format!("{energy} {}", origin.name()))
 }
 
 fn others(decision: &Decision) -> Option<String> {

@@ -2,8 +2,7 @@
 
 use super::*;
 use shared::fleet::{Gauge, Hardware};
-use shared::units::{Bytes, Celsius};
-use std::collections::BTreeSet;
+use shared::units::Celsius;
 
 fn delta(name: &str) -> Telemetry {
     Telemetry { delta: true, ..Telemetry::of(node(name)) }

@@ -2,7 +2,7 @@
 
 use super::world::{World, node, offload, published, replica, request, shown};
 use crate::logic::{Agent, AgentEffect, AgentEvent, BrokerEvent, Ended, PeerEvent, Publication, UplinkEvent};
-use shared::fleet::{Hop, Load, NodeState};
+use shared::fleet::{Hop, Load, NodeState, ReplicaReport, ReplicaState};
 use shared::ids::{RequestId, VariantId};
 use shared::plan::Layer;
 use shared::request::{AttemptEvent, Effect, Event};
@@ -187,7 +187,7 @@ fn a_busy_agent_tells_less_than_two_thousand_bytes_a_second() {
     let (mut bytes, mut reports, mut quiet, mut longest) = (0, 0, Micros::ZERO, Micros::ZERO);
     let step = Micros::from_millis(20);
     for id in 0..6_000_u32 {
-        let state = if id % 2 == 0 { ReplicaState::Ready } else { ReplicaState::Loading(None) };
+        let state = if id % 2 == 0 { ReplicaState::Ready } else { ReplicaState::Loading };
         let replicas = (0..4).map(|number| {
             let variant = VariantId::new(&format!("small-{number}")).expect("good");
             ReplicaReport { variant, state: state.clone(), ..replica() }
