@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table};
 use shared::estimate::Estimate;
 use shared::fleet::{Hop, ReplicaState, Transport};
 use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
-use shared::units::Micros;
+use shared::units::{Joules, Micros};
 use shared::work::{Needs, Residency};
 
 /// What a node that was thrown out can do.
@@ -270,7 +270,7 @@ fn actual(actual: &Actual) -> [String; 5] {
         optional(actual.first_token),
         optional(actual.per_token),
         actual.total.to_string(),
-        actual.energy.map_or_else(|| optional(None::<u8>), |energy| joules(energy, actual)),
+        actual.energy.map_or_else(|| optional(None::<Joules>), |energy| joules(energy, actual)),
         optional(actual.money),
     ]
 }

@@ -15,7 +15,7 @@ const CHAINS_NARROW: usize = 5;
 #[must_use]
 pub fn multiply_adds(rounds: u32) -> f64 {
     let chains = if level() == Level::Avx512 { CHAINS } else { CHAINS_NARROW };
-    let residue = by_level!(level(), chained, (rounds: u32));
+    let residue = by_level!(level(), chained, (rounds: u32) -> f32);
     black_box(residue);
     2.0 * LANES as f64 * chains as f64 * f64::from(rounds)
 }

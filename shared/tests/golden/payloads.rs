@@ -21,6 +21,7 @@ pub(crate) fn payloads() -> Vec<Sample> {
         Sample::json("status-offline", signed(Status { online: false })),
         Sample::json("inventory", signed(inventory())),
         Sample::json("telemetry", signed(telemetry())),
+        Sample::json("telemetry-delta", signed(telemetry_delta())),
         Sample::json("view", view()),
         Sample::json("view-with-keys", view_with_keys()),
         Sample::json("records", signed(Records { records: vec![record()] })),
@@ -68,6 +69,26 @@ fn telemetry() -> Telemetry {
         replicas: vec![replica(ReplicaState::Ready)],
         uplink: Some(path(Hop::Direct)),
         peers: BTreeMap::from([(node("eu/site-7/edge-2"), path(Hop::Direct))]),
+        ..Telemetry::of(node("eu/site-7/edge-1"))
+    }
+}
+
+fn telemetry_delta() -> Telemetry {
+    let power = Fact {
+        value: Watts::new(7.5).expect("a power"),
+        origin: Origin::Measured,
+        by: "rails".to_owned(),
+        age: Micros(1),
+        confidence: fraction(0.95),
+    };
+    Telemetry {
+        temperature: Celsius::new(61.5).ok(),
+        throttled: Some(false),
+        power: Some(power),
+        delta: true,
+        unknown: [Gauge::Cpu, Gauge::Load1m].into(),
+        gone: vec![variant("old")],
+        peers_gone: vec![node("eu/site-7/edge-3")],
         ..Telemetry::of(node("eu/site-7/edge-1"))
     }
 }
@@ -140,6 +161,7 @@ fn record() -> Record {
         total: Micros::from_millis(1_650),
         usage,
         energy: Joules::new(12.5).ok(),
+        energy_origin: None,
         money: Some(MicroDollars(31)),
     };
     let choice = |name: &str| Choice {

@@ -149,18 +149,18 @@ fn cache(root: &Root) -> Option<u64> {
 /// Does the same with each item on a thread of its own, all at once, for so long. Gives the sum of their rates.
 fn together<T: Send>(items: Vec<T>, window: Duration, step: &(impl Fn(&mut T) -> f64 + Sync)) -> Option<f64> {
     let barrier = Barrier::new(items.len());
-    let rates = std::thread::scope(|scope| {
-        let run = |mut item: T| {
-            barrier.wait();
-            let (begin, mut done) = (Instant::now(), 0.0);
-            loop {
-                done += step(&mut item);
-                let passed = begin.elapsed();
-                if passed >= window {
-                    return done / passed.as_secs_f64();
-                }
+    let run = |mut item: T| {
+        barrier.wait();
+        let (begin, mut done) = (Instant::now(), 0.0);
+        loop {
+            done += step(&mut item);
+            let passed = begin.elapsed();
+            if passed >= window {
+                return done / passed.as_secs_f64();
             }
-        };
+        }
+    };
+    let rates = std::thread::scope(|scope| {
         let run = &run;
         let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || run(item))).collect();
         threads.into_iter().map(|thread| thread.join().ok()).collect::<Option<Vec<f64>>>()
