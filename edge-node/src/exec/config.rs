@@ -92,7 +92,7 @@ impl EngineConfig {
 impl EngineConfig {
     /// The file of its model, where this process reads one.
     #[must_use]
-    pub fn file(&self) -> Option<&std::path::Path> {
+    pub fn file(&self) -> Option<&Path> {
         match self {
             #[cfg(feature = "llm")]
             Self::Llm(config) => Some(&config.path),

@@ -23,7 +23,7 @@ const PARTS: usize = 4;
 /// Reads a file of its own in this folder after telling the kernel to forget it. Says which instrument was used. Absent where the
 /// folder cannot be written, or has not four times the file's size to spare.
 #[must_use]
-pub fn read_rate(folder: &Path, go_on: &dyn Fn() -> bool) -> Option<(Rate, &'static str)> {
+pub(super) fn read_rate(folder: &Path, go_on: &dyn Fn() -> bool) -> Option<(Rate, &'static str)> {
     if rustix::fs::statfs(folder).ok()?.f_type == TMPFS {
         return None;
     }
