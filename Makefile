@@ -131,7 +131,7 @@ VENV_BENCH := .venv-bench
 VLLM_ROUTER := $(VENV_BENCH)/bin/vllm-router
 
 .PHONY: bench
-bench: bench-dispatch bench-gateway bench-agent bench-hub bench-split ## All benchmarks, one after the other
+bench: bench-dispatch bench-gateway bench-agent bench-hub bench-split bench-probe ## All benchmarks, one after the other
 
 .PHONY: bench-gateway
 bench-gateway: haproxy $(VLLM_ROUTER) release ## What an agent adds to a call, beside HAProxy and vllm-router
@@ -140,6 +140,10 @@ bench-gateway: haproxy $(VLLM_ROUTER) release ## What an agent adds to a call, b
 .PHONY: bench-agent
 bench-agent: prometheus-node-exporter release ## What an idle agent costs, beside node_exporter
 	$(CARGO) bench --workspace --bench agent -- $(BENCH)
+
+.PHONY: bench-probe
+bench-probe: likwid-bench ## What an agent measures of the machine, beside likwid-bench
+	$(CARGO) bench --workspace --bench probe -- $(BENCH)
 
 .PHONY: bench-hub
 bench-hub: mosquitto release ## What telemetry costs the hub, beside Mosquitto, and what a thousand agents do
@@ -166,6 +170,15 @@ haproxy prometheus-node-exporter:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $@ >/dev/null; \
 	fi; \
 	command -v $@ >/dev/null || { echo "error: this benchmark needs $@: install it (Debian: apt-get install $@)"; exit 1; }
+
+.PHONY: likwid-bench
+likwid-bench:
+	@if command -v likwid-bench >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing likwid"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends likwid >/dev/null; \
+	fi; \
+	command -v likwid-bench >/dev/null || { echo "error: this benchmark needs likwid-bench: install likwid (Debian: apt-get install likwid)"; exit 1; }
 
 .PHONY: model
 model: ## Bring the model of the quick start (93 MB) and verify it

@@ -5,6 +5,7 @@
 use crate::exec::EngineConfig;
 pub use crate::net::{BadNet, Net};
 use crate::probe::{BadProbe, ProbeSection};
+pub use crate::probe::hardware::MachineSection;
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
 use shared::ids::{NodeId, ServiceId};
@@ -61,6 +62,8 @@ pub struct Config {
     /// Threads that carry requests to and fro. One carries thousands a second, and each with the least delay; more are for a server
     /// that is a gateway to many. Models compute on threads of their own.
     pub threads: NonZero<u32>,
+    /// Whether and how often the machine is measured.
+    pub machine: MachineSection,
     /// The log.
     pub log: LogSettings,
 }
@@ -82,6 +85,7 @@ impl Default for Config {
             policies: PolicySection::default(),
             probe: ProbeSection::default(),
             threads: NonZero::<u32>::MIN,
+            machine: MachineSection::default(),
             log: LogSettings::default(),
         }
     }

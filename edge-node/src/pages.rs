@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table};
 use shared::estimate::Estimate;
 use shared::fleet::{Hop, ProbeState, ReplicaState, Transport};
 use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
-use shared::units::Micros;
+use shared::units::{Joules, Micros};
 use shared::work::{Needs, Residency};
 
 /// What a node that was thrown out can do.
@@ -283,9 +283,14 @@ fn actual(actual: &Actual) -> [String; 5] {
         optional(actual.first_token),
         optional(actual.per_token),
         actual.total.to_string(),
-        optional(actual.energy),
+        actual.energy.map_or_else(|| optional(None::<Joules>), |energy| joules(energy, actual)),
         optional(actual.money),
     ]
+}
+
+/// With how it is known.
+fn joules(energy: Joules, actual: &Actual) -> String {
+    actual.energy_origin.map_or_else(|| energy.to_string(), |origin| format!("{energy} {}", origin.name()))
 }
 
 fn others(decision: &Decision) -> Option<String> {

@@ -268,6 +268,63 @@ measured!(
     /// Floating-point operations per second. A whole rack does less than a thousandth of the largest.
     FlopRate, " FLOP/s", 1e20
 );
+measured!(
+    /// Operations on whole numbers per second, a multiplication and an addition being two.
+    OpRate, " op/s", 1e20
+);
+measured!(
+    /// Processors, with parts of one: a control group may allow half of one. More than the largest is a broken report.
+    Cores, " cores", 65_536.0
+);
+
+/// A temperature in degrees Celsius, within what electronics survive: sensors that are not there answer −273, −256, −128 or 255.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Celsius(f64);
+
+impl Celsius {
+    /// Colder machines do not run.
+    pub const MIN: f64 = -60.0;
+    /// Hotter ones have shut down.
+    pub const MAX: f64 = 150.0;
+
+    /// A temperature that a running machine can have.
+    ///
+    /// # Errors
+    /// [`NotAQuantity`] for NaN and what no running machine has.
+    pub fn new(value: f64) -> Result<Self, NotAQuantity> {
+        if (Self::MIN..=Self::MAX).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(NotAQuantity { what: "temperature", value, max: Self::MAX })
+        }
+    }
+
+    /// The plain number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Celsius {
+    type Error = NotAQuantity;
+    fn try_from(value: f64) -> Result<Self, NotAQuantity> {
+        Self::new(value)
+    }
+}
+
+impl From<Celsius> for f64 {
+    fn from(value: Celsius) -> Self {
+        value.0
+    }
+}
+
+impl fmt::Display for Celsius {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} °C", self.0)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -280,6 +337,15 @@ mod tests {
         }
         assert!(serde_json::from_str::<Quality>("1.5").is_err());
         assert_eq!(serde_json::from_str::<Quality>("0.5").map(Quality::get).ok(), Some(0.5));
+    }
+
+    #[test]
+    fn no_sensor_is_no_temperature() {
+        for bad in [f64::NAN, f64::INFINITY, -273.15, -256.0, -128.0, 255.0, 65_535.0] {
+            assert!(Celsius::new(bad).is_err(), "{bad}");
+        }
+        assert_eq!(serde_json::from_str::<Celsius>("-12.5").map(Celsius::get).ok(), Some(-12.5));
+        assert!(serde_json::from_str::<Celsius>("-256").is_err());
     }
 
     #[test]

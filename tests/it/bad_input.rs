@@ -328,6 +328,9 @@ async fn row_21_a_nodes_nonsense_about_itself_is_dropped_named_and_counted() {
         report("\"load_1m\":1e300"),
         report("\"cpu\":-0.5"),
         report("\"memory_available\":-1"),
+        report("\"delta\":true,\"temperature\":-256"),
+        report("\"delta\":true,\"power\":{\"value\":-1,\"origin\":\"measured\",\"by\":\"x\",\"confidence\":1}"),
+        report("\"power\":{\"value\":1e300,\"origin\":\"measured\",\"by\":\"x\",\"confidence\":1}"),
         report("\"replicas\":[{\"variant\":\"v\",\"load\":{\"slots\":-4}}]"),
         b"no JSON at all \xff\xfe".to_vec(),
     ];

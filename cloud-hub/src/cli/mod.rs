@@ -244,8 +244,13 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Command::Init { name, address } => init(&plain()?, &name, &address),
         Command::Token(token) => token.run(&plain()?).await,
         Command::Serve(serve) => serve.run(place.load(serve.flags())?.value).await,
-        Command::Nodes { node: None, json } => nodes::list(&plain()?, json).await,
-        Command::Nodes { node: Some(node), json } => node::show(&plain()?, &node, json).await,
+        Command::Nodes { node, json } => {
+            nodes::list(&plain()?, node.as_ref(), json).await?;
+            match node.filter(|_| !json) {
+                Some(node) => node::show(&plain()?, &node, false).await,
+                None => Ok(()),
+            }
+        }
         Command::Service { action } => action.run(&plain()?).await,
         Command::Key { action } => action.run(&plain()?).await,
         Command::Revoke { node } => nodes::revoke(&plain()?, node).await,

@@ -7,15 +7,23 @@ use crate::config::Config;
 use crate::logic::{NodeRow, ReplicaRow};
 use crate::store::{Certified, NodeRow as Registered};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
-use shared::fleet::Transport;
+use shared::fleet::{Fact, Telemetry, Transport};
 use shared::ids::NodeId;
 use shared::policy;
+use shared::units::Bytes;
 use shared_net::say;
 use shared_net::tls::CertClock;
 use std::fmt::Write;
 
-pub(super) async fn list(config: &Config, json: bool) -> Result<(), CliError> {
+pub(super) async fn list(config: &Config, name: Option<&NodeId>, json: bool) -> Result<(), CliError> {
     match Reach::find(config)?.nodes().await? {
+        Ok(rows) if name.is_some() => match rows.into_iter().find(|row| Some(&row.node.node) == name) {
+            Some(row) if json => say!("{}", serde_json::to_string_pretty(&row).unwrap_or_default()),
+            Some(row) => say!("{}", detail(&row.node)),
+            None => {
+                return Err(CliError::Flag { flag: "NAME", want: "one of the nodes that `cloud-hub nodes` lists".to_owned() });
+            }
+        },
         Ok(rows) if json => say!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
         Ok(rows) => say!("{}", live(&rows)),
         Err(rows) if json => say!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
@@ -54,6 +62,59 @@ fn binary(row: &NodeRow) -> String {
     format!("{} {hash}", inventory.version)
 }
 
+/// What a node said of itself; a dash where it did not.
+fn told(row: &NodeRow, of: impl Fn(&Telemetry) -> Option<String>) -> String {
+    row.telemetry.as_ref().and_then(of).unwrap_or_else(|| "–".to_owned())
+}
+
+fn gigabytes(bytes: Bytes) -> String {
+    format!("{:.1} GB", bytes.as_f64() / 1e9)
+}
+
+/// All that is known of one node's machine, with where it comes from and its age.
+fn detail(row: &NodeRow) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_header(["what", "value", "by", "age"]);
+    let report = row.report_age.map_or_else(|| "–".to_owned(), |age| age.to_string());
+    let mut line = |what: &str, value: Option<String>, by: &str, age: &str| {
+        table.add_row([what, value.as_deref().unwrap_or("not known"), by, age]);
+    };
+    line("node", Some(row.node.to_string()), "", "");
+    line("state", Some(format!("{:?}", row.state).to_lowercase()), "hub", "");
+    let known = row.telemetry.clone().unwrap_or_else(|| Telemetry::of(row.node.clone()));
+    line("cpu", known.cpu.map(|cpu| format!("{:.0} %", 100.0 * cpu.get())), "system", &report);
+    line("load", known.load_1m.map(|load| format!("{load:.2}")), "system", &report);
+    line("memory free", known.memory_available.map(gigabytes), "system", &report);
+    line("temperature", known.temperature.map(|one| one.to_string()), "sensors", &report);
+    line("throttled", known.throttled.map(|one| one.to_string()), "sensors", &report);
+    let by = known.power.as_ref().map(|power| format!("{} by {}", power.origin.name(), power.by)).unwrap_or_default();
+    line("power", known.power.map(|power| format!("{:.1} W", power.value.get())), &by, &report);
+    let Some(inventory) = &row.inventory else { return table };
+    line("processor", inventory.machine.cpu.clone(), "system", "");
+    line("memory", inventory.machine.memory.map(gigabytes), "system", "");
+    let hardware = &inventory.machine.hardware;
+    let giga = |value: f64, unit: &str| format!("{:.1} G{unit}", value / 1e9);
+    fact(&mut table, "usable cores", hardware.usable.as_ref(), |one| format!("{:.2}", one.get()));
+    fact(&mut table, "f32, one thread", hardware.f32_thread.as_ref(), |one| giga(one.get(), "FLOP/s"));
+    fact(&mut table, "f32, all", hardware.f32_all.as_ref(), |one| giga(one.get(), "FLOP/s"));
+    fact(&mut table, "int8, one thread", hardware.int8_thread.as_ref(), |one| giga(one.get(), "op/s"));
+    fact(&mut table, "int8, all", hardware.int8_all.as_ref(), |one| giga(one.get(), "op/s"));
+    fact(&mut table, "memory, one thread", hardware.memory_thread.as_ref(), |one| giga(one.get(), "B/s"));
+    fact(&mut table, "memory, all", hardware.memory_all.as_ref(), |one| giga(one.get(), "B/s"));
+    fact(&mut table, "disk, cold reads", hardware.disk_read.as_ref(), |one| giga(one.get(), "B/s"));
+    fact(&mut table, "power mode", hardware.power_mode.as_ref(), Clone::clone);
+    table
+}
+
+fn fact<T>(table: &mut Table, what: &str, fact: Option<&Fact<T>>, value: impl Fn(&T) -> String) {
+    let Some(fact) = fact else {
+        table.add_row([what, "not known", "", ""]);
+        return;
+    };
+    let by = format!("{} by {}, trust {:.0} %", fact.origin.name(), fact.by, 100.0 * fact.confidence.get());
+    table.add_row([what.to_owned(), value(&fact.value), by, fact.age.to_string()]);
+}
+
 fn live(rows: &[Certified<NodeRow>]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
@@ -62,6 +123,11 @@ fn live(rows: &[Certified<NodeRow>]) -> Table {
         "tier",
         "state",
         "heard",
+        "cpu",
+        "temp",
+        "power",
+        "memory free",
+        "report age",
         "rtt",
         "over",
         "replicas",
@@ -78,6 +144,11 @@ fn live(rows: &[Certified<NodeRow>]) -> Table {
             row.tier.map_or_else(|| "–".to_owned(), |tier| format!("{tier:?}").to_lowercase()),
             state,
             row.heard_ago.map_or_else(|| "never".to_owned(), |ago| format!("{ago} ago")),
+            told(row, |told| told.cpu.map(|cpu| format!("{:.0} %", 100.0 * cpu.get()))),
+            told(row, |told| told.temperature.map(|one| one.to_string())),
+            told(row, |told| told.power.as_ref().map(|power| format!("{:.1} W", power.value.get()))),
+            told(row, |told| told.memory_available.map(gigabytes)),
+            row.report_age.map_or_else(|| "–".to_owned(), |age| age.to_string()),
             row.rtt.map_or_else(String::new, |rtt| rtt.to_string()),
             row.transport.map_or("", Transport::name).to_owned(),
             replicas.join("\n"),

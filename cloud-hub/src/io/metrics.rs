@@ -189,6 +189,7 @@ impl Metrics {
         let ends = page.rfind("# EOF").unwrap_or(page.len());
         page.truncate(ends);
         page.push_str(&self.rest(counters));
+        page.push_str(&super::machines::page(nodes));
         page.push_str("# EOF\n");
         page
     }

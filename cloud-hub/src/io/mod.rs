@@ -14,6 +14,7 @@ pub(crate) mod effects;
 pub(crate) mod ingress;
 pub(crate) mod input;
 pub(crate) mod links;
+mod machines;
 pub mod metrics;
 pub mod mosquitto;
 pub(crate) mod mqtt;

@@ -37,6 +37,7 @@ impl Hub {
             instance: member.session.as_ref().map(|live| live.instance),
             heard_ago: member.heard.map(|heard| now.since(heard)),
             report_age: entry.and_then(|entry| entry.reported).map(|reported| now.since(reported)),
+            telemetry: member.told.as_ref().map(|told| told.value.clone()),
             rtt: member.link().and_then(|link| link.rtt()),
             transport: member.link().and_then(|link| link.transport()),
             replicas: entry.into_iter().flat_map(|entry| entry.replicas.values()).map(|held| replica_row(now, held)).collect(),

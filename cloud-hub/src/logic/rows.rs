@@ -1,7 +1,7 @@
 //! Rows for people and their tools: what the admin API shows. Rendered when read, never kept.
 
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Inventory, Load, NodeState, ReplicaState, Tier, Transport};
+use shared::fleet::{Inventory, Load, NodeState, ReplicaState, Telemetry, Tier, Transport};
 use shared::ids::{Instance, NodeId, PlanEpoch, ServiceId, SessionEpoch, VariantId};
 use shared::plan::{Layer, Plan};
 use shared::units::{Joules, MicroDollars, Micros};
@@ -34,6 +34,9 @@ pub struct NodeRow {
     pub heard_ago: Option<Micros>,
     /// Age of its last full report.
     pub report_age: Option<Micros>,
+    /// How it is, as it last said, without replicas and peers. As old as its report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
     /// Round-trip time of its connection.
     pub rtt: Option<Micros>,
     /// What carries its connection.

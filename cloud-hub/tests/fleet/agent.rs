@@ -126,17 +126,7 @@ impl Agent {
         assert_eq!(event, Some(MqttEvent::Connected));
         self.publish(&mqtt, &Topic::Status(self.node.clone()), session, Status { online: true });
         self.publish(&mqtt, &Topic::Inventory(self.node.clone()), session, inventory(&self.node));
-        let telemetry = Telemetry {
-            node: self.node.clone(),
-            cpu: None,
-            memory_available: None,
-            load_1m: None,
-            received: None,
-            sent: None,
-            replicas,
-            uplink: None,
-            peers: Default::default(),
-        };
+        let telemetry = Telemetry { replicas, ..Telemetry::of(self.node.clone()) };
         self.publish(&mqtt, &Topic::Telemetry(self.node.clone()), session, telemetry);
         (mqtt, events)
     }

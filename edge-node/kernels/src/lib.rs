@@ -11,6 +11,7 @@
 mod activations;
 mod attention;
 mod columns;
+mod exercise;
 mod float;
 mod floats;
 mod half;
@@ -20,6 +21,7 @@ mod tiles;
 pub use activations::Activations;
 pub use attention::{BLOCK, Scratch, Span, attend};
 pub use columns::TILE;
+pub use exercise::{byte_products, multiply_adds, triad};
 pub use float::{Pairing, add, gate, norm, rotate};
 pub use floats::Floats;
 pub use half::{narrow, widen};

@@ -90,6 +90,18 @@ impl EngineConfig {
 }
 
 impl EngineConfig {
+    /// The file of its model, where this process reads one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            #[cfg(feature = "llm")]
+            Self::Llm(config) => Some(&config.path),
+            #[cfg(feature = "llm")]
+            Self::LlamaCpp(config) => Some(&config.path),
+            Self::Upstream(_) | Self::Profiled(_) => None,
+        }
+    }
+
     /// Whether it has a server that the agent starts.
     #[must_use]
     pub const fn managed(&self) -> bool {

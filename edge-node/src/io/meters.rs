@@ -17,6 +17,7 @@ use shared::ids::VariantId;
 use shared::plan::{Outcome, Record, Verdict};
 use shared_net::host::Refusals;
 use shared_net::openai::FrontCounters;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Upper bounds of the histogram of first tokens, in seconds: from a cached prompt on a server to a long one on a board.
@@ -56,6 +57,11 @@ struct KeyLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OriginLabels {
+    origin: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DirectionLabels {
     direction: &'static str,
 }
@@ -81,6 +87,7 @@ pub(super) struct Meters {
     requests: Family<RequestLabels, Counter>,
     rejected: Family<ReasonLabels, Counter>,
     attempts: Counter,
+    energy: Family<OriginLabels, Counter<f64, AtomicU64>>,
     prompt_tokens: Counter,
     output_tokens: Counter,
     first_token: Histogram,
@@ -122,6 +129,7 @@ impl Meters {
             requests: Family::default(),
             rejected: Family::default(),
             attempts: Counter::default(),
+            energy: Family::default(),
             prompt_tokens: Counter::default(),
             output_tokens: Counter::default(),
             first_token: Histogram::new(FIRST_TOKEN_S),
@@ -164,6 +172,7 @@ impl Meters {
         registry.register("requests", "Requests of clients that are over", self.requests.clone());
         registry.register("candidates_rejected", "Candidates rejected in decisions, by reason", self.rejected.clone());
         registry.register("attempts", "Attempts to execute a request somewhere", self.attempts.clone());
+        registry.register("energy_joules", "Energy of requests that are over, by how it is known", self.energy.clone());
         registry.register("prompt_tokens", "Prompt tokens of answered requests", self.prompt_tokens.clone());
         registry.register("output_tokens", "Tokens generated for clients", self.output_tokens.clone());
         registry.register("first_token_seconds", "Arrival to first token", self.first_token.clone());
@@ -282,6 +291,9 @@ impl Meters {
         }
         self.prompt_tokens.inc_by(u64::from(record.actual.usage.prompt.0));
         self.output_tokens.inc_by(u64::from(record.actual.usage.output.0));
+        if let (Some(energy), Some(origin)) = (record.actual.energy, record.actual.energy_origin) {
+            self.energy.get_or_create(&OriginLabels { origin: origin.name() }).inc_by(energy.get());
+        }
         if let Some(first) = record.actual.first_token {
             self.first_token.observe(first.as_secs_f64());
         }

@@ -15,6 +15,7 @@ mod health;
 mod http;
 pub mod keys;
 mod links;
+mod machine;
 mod meters;
 pub(crate) mod mqtt;
 mod offered;

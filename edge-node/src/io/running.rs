@@ -9,6 +9,7 @@ use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
 use super::keys::Keeper;
 use super::links::Links;
+use super::machine::{Watch, watch_machine};
 use super::meters::Meters;
 use super::mqtt::{Broker, Membership};
 use super::offered::Host;
@@ -47,8 +48,6 @@ const TASKS_MAX: Duration = Duration::from_secs(3);
 const ENGINES_MAX: Duration = Duration::from_secs(3);
 /// How long goodbyes may take to leave.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
-/// How often the machine's gauges are read: once for each heartbeat's report.
-const GAUGES_EVERY: Duration = Duration::from_secs(5);
 
 /// A profile changes with each request; the agent hears of it this often. No decision is better for hearing it sooner.
 const PROFILE_EVERY: Duration = Duration::from_millis(500);
@@ -197,7 +196,7 @@ impl Running {
         // The inbox of a driver that just began has room.
         drop(handle.tell(AgentEvent::Spooled(spooled)).await);
         watch_engines(&engines, &handle, &tasks);
-        tasks.spawn("probe", watch_machine(handle.clone(), tasks.clone()));
+        tasks.spawn("probe", watch_machine(Watch::new(config), handle.clone(), tasks.clone()));
         tasks.spawn("health", confirm_health(handle.clone(), Arc::clone(&folder), tasks.cancelled()));
 
         let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
@@ -422,29 +421,4 @@ fn differ_in_profile_only(a: &ReplicaReport, b: &ReplicaReport) -> bool {
     (variant, engine, device, state, load, memory) == (&b.variant, &b.engine, &b.device, &b.state, &b.load, &b.memory)
         && (context, weights_sha256, layers, capabilities) == (&b.context, &b.weights_sha256, &b.layers, &b.capabilities)
         && profile.is_some() == b.profile.is_some()
-}
-
-async fn watch_machine(handle: Handle, tasks: Tasks) {
-    let stop = tasks.cancelled();
-    let mut probe = Probe::new();
-    if handle.tell(AgentEvent::Machine(probe.machine())).await.is_err() {
-        return;
-    }
-    // A file of a hundred megabytes takes a moment to read.
-    let hashed = tokio::task::spawn_blocking(running_sha256).await;
-    if let Ok(Some(sha256)) = hashed
-        && handle.tell(AgentEvent::Binary(sha256)).await.is_err()
-    {
-        return;
-    }
-    loop {
-        if handle.tell(AgentEvent::Gauges(probe.gauges())).await.is_err() {
-            return;
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(GAUGES_EVERY) => {}
-        }
-    }
 }

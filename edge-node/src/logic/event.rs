@@ -2,11 +2,11 @@
 
 use super::{Kind, Persisted, SpoolChange};
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Inventory, Machine, ReplicaReport, Survey, Telemetry, Transport, TransportOrder};
+use shared::fleet::{Fact, Inventory, Machine, ReplicaReport, Survey, Telemetry, Transport, TransportOrder};
 use shared::ids::NodeId;
 use shared::plan::{Plan, Record};
 use shared::request::{Effect, Event};
-use shared::units::{Bytes, Fraction, Micros};
+use shared::units::{Bytes, Celsius, Fraction, Micros, Watts};
 use shared::wire::frame::{Goodbye, Hello, Pulse, Welcome};
 use shared::wire::mqtt::{PlanAck, Session, Status, ViewMessage};
 use shared::work::ClientKey;
@@ -144,7 +144,8 @@ pub enum PeerEvent {
 }
 
 /// How the machine is. Unknown is absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Gauges {
     /// Busy share of the processors.
     pub cpu: Option<Fraction>,
@@ -156,6 +157,12 @@ pub struct Gauges {
     pub received: Option<Bytes>,
     /// Bytes sent since boot.
     pub sent: Option<Bytes>,
+    /// Temperature of its hottest part.
+    pub temperature: Option<Celsius>,
+    /// Whether it is slowed down for heat or for lack of power.
+    pub throttled: Option<bool>,
+    /// What it draws.
+    pub power: Option<Fact<Watts>>,
 }
 
 /// What shall be done.

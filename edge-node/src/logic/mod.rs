@@ -22,6 +22,7 @@ mod status;
 mod telemetry;
 #[cfg(test)]
 mod tests;
+mod told;
 mod uplink;
 mod view;
 mod ways;

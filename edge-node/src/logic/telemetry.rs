@@ -2,6 +2,7 @@
 
 use super::quarantine::{Kind, Quarantine, Verdict};
 use super::spool::Spool;
+use super::told::Told;
 use super::{AgentEffect, Gauges, Publication, SpoolChange, SpoolStatus};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
@@ -38,6 +39,7 @@ pub(super) struct Reports {
     gist: Gist,
     changed: bool,
     last: Option<Moment>,
+    told: Told,
     acks: VecDeque<PlanAck>,
     spool: Spool,
     records_at: Option<Moment>,
@@ -57,6 +59,7 @@ impl Reports {
             gist: Gist::new(),
             changed: false,
             last: None,
+            told: Told::default(),
             acks: VecDeque::new(),
             spool: Spool::default(),
             records_at: None,
@@ -117,6 +120,7 @@ impl Reports {
         self.greeting_due = true;
         self.inventory_due = true;
         self.last = None;
+        self.told.forget();
     }
 
     /// The broker closed the connection: perhaps for what was just published. Says what is left out from now on.
@@ -176,15 +180,24 @@ impl Reports {
     }
 
     fn tick_telemetry(&mut self, now: Moment, session: Session, heartbeat: Micros, own: &Own<'_>, out: &mut Vec<AgentEffect>) {
-        let every = if self.changed { CHANGE_EVERY } else { heartbeat };
-        let due = self.last.is_none_or(|last| now.since(last) >= every);
+        let due = self.last.is_none_or(|last| now >= last + self.pause(last, heartbeat));
         let said = |reports: &mut Self| {
             reports.last = Some(now);
-            reports.changed = false;
+            // Without room only a sign of life is sent, and the news wait.
+            reports.changed &= !reports.told.has_room(now);
         };
         if due && self.may(now, Kind::Telemetry, said) {
-            out.push(publish(session, Publication::Telemetry(self.telemetry(own))));
+            let report = self.told.next(now, session, self.telemetry(own));
+            out.push(publish(session, Publication::Telemetry(report)));
         }
+    }
+
+    /// How long after the last report the next one is due: at the heartbeat, and earlier if there is news and room for it.
+    fn pause(&self, last: Moment, heartbeat: Micros) -> Micros {
+        if !self.changed {
+            return heartbeat;
+        }
+        self.told.room_at().since(last).max(CHANGE_EVERY).min(heartbeat)
     }
 
     /// Whether this kind may be published now. What is left out counts as said, but for records, which wait for better days.
@@ -225,23 +238,25 @@ impl Reports {
 
     fn telemetry(&self, own: &Own<'_>) -> Telemetry {
         Telemetry {
-            node: self.inventory.node.clone(),
             cpu: self.gauges.cpu,
             memory_available: self.gauges.memory_available,
             load_1m: self.gauges.load_1m,
             received: self.gauges.received,
             sent: self.gauges.sent,
+            temperature: self.gauges.temperature,
+            throttled: self.gauges.throttled,
+            power: self.gauges.power.clone(),
             replicas: own.replicas.iter().take(Telemetry::REPLICAS_MAX).cloned().collect(),
             uplink: own.uplink.clone(),
             peers: (own.peers)().into_iter().take(Telemetry::PEERS_MAX).collect(),
+            ..Telemetry::of(self.inventory.node.clone())
         }
     }
 
     /// When [`Self::tick`] has something to publish, given that the broker is there.
     pub(super) fn deadline(&self, heartbeat: Micros) -> Option<Moment> {
-        let every = if self.changed { CHANGE_EVERY } else { heartbeat };
         // What waits for its turn is due then, and nothing else counts while something waits.
-        let report = self.last.map(|last| last + every).unwrap_or_default();
+        let report = self.last.map(|last| last + self.pause(last, heartbeat)).unwrap_or_default();
         self.wait.or_else(|| earliest([Some(report), self.records_at]))
     }
 

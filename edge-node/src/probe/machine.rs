@@ -33,6 +33,7 @@ impl Probe {
             cores: std::thread::available_parallelism().ok().and_then(|cores| u32::try_from(NonZero::get(cores)).ok()),
             memory: self.memory_total(),
             os: operating_system(),
+            ..Machine::default()
         }
     }
 
@@ -57,6 +58,7 @@ impl Probe {
             load_1m: load,
             received: self.traffic(NetworkData::total_received),
             sent: self.traffic(NetworkData::total_transmitted),
+            ..Gauges::default()
         }
     }
 

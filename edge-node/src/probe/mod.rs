@@ -5,6 +5,7 @@
 
 pub mod accelerator;
 mod config;
+pub mod hardware;
 pub mod machine;
 pub mod page;
 pub mod report;

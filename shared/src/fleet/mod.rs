@@ -2,16 +2,20 @@
 
 mod accelerator;
 mod fact;
+mod hardware;
 mod node;
 mod path;
 mod replica;
+mod telemetry;
 mod view;
 
 pub use accelerator::{Accelerator, AcceleratorKind, Backend, DeviceRates, Dropped, MemoryBudget, NoBudget, ProbeState, Survey};
 pub use fact::{Fact, Origin};
-pub use node::{Costs, Inventory, Machine, NodeState, Telemetry, Tier};
+pub use hardware::Hardware;
+pub use node::{Costs, Inventory, Machine, NodeState, Tier};
 pub use path::{Hop, PathReport, Transport, TransportOrder};
 pub use replica::{Load, Profile, ProfileSource, ReplicaReport, ReplicaState};
+pub use telemetry::{Gauge, Telemetry};
 pub use view::{Aged, FleetDelta, FleetView, NodeView};
 
 /// Why a node's report was not believed. The report is dropped whole; the node's older facts stay and age.

@@ -1,8 +1,8 @@
 //! A machine with an agent: what it is, and how it is.
 
-use super::{PathReport, ReplicaReport, ReportFault, Survey};
+use super::{Hardware, Survey};
 use crate::ids::NodeId;
-use crate::units::{Bytes, Fraction, MicroDollars, Watts};
+use crate::units::{Bytes, MicroDollars, Watts};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,6 +56,9 @@ pub struct Machine {
     /// Operating system and kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<String>,
+    /// What it was measured to do.
+    #[serde(skip_serializing_if = "Hardware::is_unset")]
+    pub hardware: Hardware,
 }
 
 /// What work on a node costs, declared by its operator. Unknown is absent.
@@ -121,62 +124,4 @@ pub struct Inventory {
     /// Its accelerators.
     #[serde(default, skip_serializing_if = "Survey::is_unset")]
     pub survey: Survey,
-}
-
-/// How a node is: published each heartbeat and on change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Telemetry {
-    /// Whose.
-    pub node: NodeId,
-    /// Busy share of its processors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<Fraction>,
-    /// Memory that could be had.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_available: Option<Bytes>,
-    /// Load average over one minute.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub load_1m: Option<f64>,
-    /// Bytes received by all interfaces since boot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub received: Option<Bytes>,
-    /// Bytes sent by all interfaces since boot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sent: Option<Bytes>,
-    /// What is loaded.
-    #[serde(default)]
-    pub replicas: Vec<ReplicaReport>,
-    /// Its path to the hub.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uplink: Option<PathReport>,
-    /// Its direct paths to other nodes.
-    #[serde(default)]
-    pub peers: BTreeMap<NodeId, PathReport>,
-}
-
-impl Telemetry {
-    /// Most replicas in one report: more do not fit one machine.
-    pub const REPLICAS_MAX: usize = 256;
-    /// Most peers in one report: a site's neighbours, not a fleet.
-    pub const PEERS_MAX: usize = 256;
-
-    /// Checks what the types cannot: that is, counts, and numbers without a unit type.
-    ///
-    /// # Errors
-    /// [`ReportFault`] names the field.
-    pub fn validate(&self) -> Result<(), ReportFault> {
-        for (field, count, max) in
-            [("replicas", self.replicas.len(), Self::REPLICAS_MAX), ("peers", self.peers.len(), Self::PEERS_MAX)]
-        {
-            if count > max {
-                return Err(ReportFault::TooMany { field, count, max });
-            }
-        }
-        if let Some(load) = self.load_1m
-            && !(load.is_finite() && (0.0..1e6).contains(&load))
-        {
-            return Err(ReportFault::Value { field: "load_1m".to_owned(), why: "want a finite number from 0" });
-        }
-        self.replicas.iter().try_for_each(ReplicaReport::validate)
-    }
 }

@@ -1,6 +1,7 @@
 //! What really happened to a request, beside what was decided.
 
 use super::{Decision, Failure};
+use crate::fleet::Origin;
 use crate::ids::{NodeId, RequestId, ServiceId, VariantId};
 use crate::units::{Joules, MicroDollars, Micros, Moment, Quality, Tokens};
 use crate::work::Needs;
@@ -58,6 +59,9 @@ pub struct Actual {
     /// Energy; absent where nothing is known of it. Modelled from declared power until it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy: Option<Joules>,
+    /// How that is known, by the least trusted of its parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_origin: Option<Origin>,
     /// Money; absent where no price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub money: Option<MicroDollars>,

@@ -6,7 +6,7 @@ use super::limits::{ATTEMPTS_MAX, REQUESTS_MAX, TEMPLATE_LEARNT_BELOW};
 use super::retry::not_resumable;
 use super::ticket::{Stage, Ticket};
 use crate::estimate::price_parts;
-use crate::fleet::{Costs, FleetDelta, Load};
+use crate::fleet::{Costs, FleetDelta, Load, Origin};
 use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use crate::plan::{Actual, Candidate, Failure, Finish, Outcome, Reason, Usage};
 use crate::policy::dispatch::DispatchEvent;
@@ -211,6 +211,8 @@ impl RequestCore {
             // Each node of a split computes for about its part of the layers.
             let energy = |(costs, share): &(Costs, f64)| Some(costs.busy?.get() * busy * share);
             actual.energy = parts.iter().map(energy).sum::<Option<f64>>().and_then(|sum| Joules::new(sum).ok());
+            // Of the power that an operator declared: nobody has read a counter for it.
+            actual.energy_origin = actual.energy.map(|_| Origin::Modelled);
             let shares = parts.iter().map(|(costs, share)| (costs, *share));
             actual.money = price_parts(shares, actual.usage.prompt, actual.usage.output);
         };

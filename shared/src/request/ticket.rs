@@ -186,6 +186,7 @@ impl Ticket {
             total: now.since(trial.sent),
             usage,
             energy: None,
+            energy_origin: None,
             money: None,
         };
         if let Some(record) = self.attempts.last_mut() {
@@ -231,6 +232,7 @@ impl Ticket {
             total: now.since(self.arrived),
             usage,
             energy: energy.and_then(|joules| crate::units::Joules::new(joules).ok()),
+            energy_origin: self.attempts.iter().filter_map(|attempt| attempt.actual.energy_origin).max(),
             money,
         };
         let attained = attained(&self.request, &actual, answered);

@@ -6,17 +6,7 @@ use shared::units::{Bytes, Fraction, Quality, TokenRate, Watts};
 
 fn telemetry() -> Telemetry {
     let node = NodeId::new("site/node").expect("good");
-    Telemetry {
-        node,
-        cpu: None,
-        memory_available: Some(Bytes(1)),
-        load_1m: Some(0.5),
-        received: None,
-        sent: None,
-        replicas: Vec::new(),
-        uplink: None,
-        peers: std::collections::BTreeMap::new(),
-    }
+    Telemetry { memory_available: Some(Bytes(1)), load_1m: Some(0.5), ..Telemetry::of(node) }
 }
 
 const ODD: [f64; 5] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 1e300];

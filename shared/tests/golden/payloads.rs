@@ -22,6 +22,7 @@ pub(crate) fn payloads() -> Vec<Sample> {
         Sample::json("inventory", signed(inventory())),
         Sample::json("inventory-with-survey", signed(inventory_with_survey())),
         Sample::json("telemetry", signed(telemetry())),
+        Sample::json("telemetry-delta", signed(telemetry_delta())),
         Sample::json("view", view()),
         Sample::json("view-with-keys", view_with_keys()),
         Sample::json("records", signed(Records { records: vec![record()] })),
@@ -50,6 +51,7 @@ fn inventory() -> Inventory {
             cores: Some(4),
             memory: Some(Bytes(8_000_000_000)),
             os: Some("Linux 6.12".to_owned()),
+            ..Machine::default()
         },
         costs: costs(),
         addresses: vec!["10.0.0.5:7411".to_owned()],
@@ -111,7 +113,6 @@ fn inventory_with_survey() -> Inventory {
 
 fn telemetry() -> Telemetry {
     Telemetry {
-        node: node("eu/site-7/edge-1"),
         cpu: Some(fraction(0.5)),
         memory_available: Some(Bytes(3_000_000_000)),
         load_1m: Some(1.75),
@@ -120,6 +121,27 @@ fn telemetry() -> Telemetry {
         replicas: vec![replica(ReplicaState::Ready)],
         uplink: Some(path(Hop::Direct)),
         peers: BTreeMap::from([(node("eu/site-7/edge-2"), path(Hop::Direct))]),
+        ..Telemetry::of(node("eu/site-7/edge-1"))
+    }
+}
+
+fn telemetry_delta() -> Telemetry {
+    let power = Fact {
+        value: Watts::new(7.5).expect("a power"),
+        origin: Origin::Measured,
+        by: "rails".to_owned(),
+        age: Micros(1),
+        confidence: fraction(0.95),
+    };
+    Telemetry {
+        temperature: Celsius::new(61.5).ok(),
+        throttled: Some(false),
+        power: Some(power),
+        delta: true,
+        unknown: [Gauge::Cpu, Gauge::Load1m].into(),
+        gone: vec![variant("old")],
+        peers_gone: vec![node("eu/site-7/edge-3")],
+        ..Telemetry::of(node("eu/site-7/edge-1"))
     }
 }
 
@@ -191,6 +213,7 @@ fn record() -> Record {
         total: Micros::from_millis(1_650),
         usage,
         energy: Joules::new(12.5).ok(),
+        energy_origin: None,
         money: Some(MicroDollars(31)),
     };
     let choice = |name: &str| Choice {

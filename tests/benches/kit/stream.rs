@@ -161,7 +161,6 @@ fn report(node: &NodeId) -> Result<Telemetry, Box<dyn Error>> {
         });
     }
     Ok(Telemetry {
-        node: node.clone(),
         cpu: Some(Fraction::new(0.37)?),
         memory_available: Some(Bytes(3 << 30)),
         load_1m: Some(1.25),
@@ -169,6 +168,6 @@ fn report(node: &NodeId) -> Result<Telemetry, Box<dyn Error>> {
         sent: Some(Bytes(98_765_432)),
         replicas,
         uplink: Some(PathReport::with_rtt(Hop::Relay, Micros(24_500))),
-        peers: std::collections::BTreeMap::new(),
+        ..Telemetry::of(node.clone())
     })
 }

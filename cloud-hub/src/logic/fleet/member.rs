@@ -2,7 +2,7 @@
 
 use crate::logic::{Connection, RestoredNode};
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Hop, Inventory, NodeState, PathReport, Transport};
+use shared::fleet::{Aged, Hop, Inventory, NodeState, PathReport, Telemetry, Transport};
 use shared::ids::{Instance, SessionEpoch};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Hello;
@@ -164,6 +164,8 @@ pub(crate) struct Member {
     /// When that came.
     #[serde(default)]
     pub(crate) inventory_at: Moment,
+    /// How it is, as it last said: without replicas and peers, which the view holds.
+    pub(crate) told: Option<Aged<Telemetry>>,
     pub(crate) session: Option<Live>,
     pub(super) challenge: Option<Challenge>,
     pub(super) contender: Option<Contender>,

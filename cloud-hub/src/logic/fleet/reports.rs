@@ -4,7 +4,7 @@
 use super::member::shortened;
 use super::{Fleet, Link, Member};
 use crate::logic::{Connection, HubEffect, Note};
-use shared::fleet::{FleetDelta, Inventory, Load, PathReport, ReplicaReport, ReplicaState, ReportFault, Telemetry};
+use shared::fleet::{Aged, FleetDelta, Inventory, Load, PathReport, ReplicaReport, ReplicaState, ReportFault, Telemetry};
 use shared::ids::{NodeId, VariantId};
 use shared::units::{Micros, Moment};
 use shared::wire::frame::Pulse;
@@ -123,6 +123,9 @@ impl Fleet {
         if let Err((field, why)) = sound_inventory(node, &inventory) {
             return self.fault(node, field, why, effects);
         }
+        if let Err(fault) = inventory.machine.hardware.validate() {
+            return self.report_fault(node, &fault, effects);
+        }
         let before = self.members.get(node).and_then(|member| member.inventory.as_ref());
         self.generation += u64::from(before != Some(&inventory));
         self.apply(
@@ -151,13 +154,31 @@ impl Fleet {
         if let Err(fault) = telemetry.validate() {
             return self.report_fault(node, &fault, effects);
         }
-        self.take_replicas(now, node, telemetry.replicas, Micros::ZERO);
-        self.apply(now, FleetDelta::Peers { node: node.clone(), peers: telemetry.peers });
+        let told = telemetry.merged_into(&self.last_told(node));
+        if let Err(fault) = told.validate() {
+            return self.report_fault(node, &fault, effects);
+        }
+        let Telemetry { replicas, peers, .. } = told.clone();
+        let telemetry = Telemetry { replicas: Vec::new(), peers: BTreeMap::new(), ..told };
+        if let Some(member) = self.members.get_mut(node) {
+            member.told = Some(Aged { value: telemetry.clone(), at: now });
+        }
+        self.take_replicas(now, node, replicas, Micros::ZERO);
+        self.apply(now, FleetDelta::Peers { node: node.clone(), peers });
         // It freshens no path: only pongs prove that one carries data.
         if let Some(link) = self.members.get_mut(node).and_then(Member::link_mut) {
             link.told = telemetry.uplink;
         }
         self.heard_on_mqtt(now, node, effects);
+    }
+
+    /// What a delta is told upon. Replicas are those of the view, whose loads may be newer than the last report.
+    fn last_told(&self, node: &NodeId) -> Telemetry {
+        let told = self.members.get(node).and_then(|member| member.told.as_ref());
+        let told = told.map_or_else(|| Telemetry::of(node.clone()), |told| told.value.clone());
+        let Some(entry) = self.view.node(node) else { return told };
+        let replicas = entry.replicas.values().map(|held| held.value.clone()).collect();
+        Telemetry { replicas, peers: entry.peers.clone(), ..told }
     }
 
     /// Drops a report.

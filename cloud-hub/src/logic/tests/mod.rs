@@ -6,6 +6,7 @@ mod identity;
 mod operators;
 mod plans;
 mod presence;
+mod reports;
 mod storm;
 mod streams;
 
@@ -70,17 +71,7 @@ fn replica() -> ReplicaReport {
 }
 
 fn telemetry(of: &NodeId) -> Telemetry {
-    Telemetry {
-        node: of.clone(),
-        cpu: None,
-        memory_available: None,
-        load_1m: None,
-        received: None,
-        sent: None,
-        replicas: vec![replica()],
-        uplink: None,
-        peers: BTreeMap::new(),
-    }
+    Telemetry { replicas: vec![replica()], ..Telemetry::of(of.clone()) }
 }
 
 /// What an agent holds of its session.

@@ -3,7 +3,8 @@
 use super::world::{World, node, offload, published, replica, request, shown};
 use crate::logic::{Agent, AgentEffect, AgentEvent, BrokerEvent, Ended, PeerEvent, Publication, UplinkEvent};
 use shared::fleet::{
-    Accelerator, AcceleratorKind, Backend, DeviceRates, Fact, Hop, Load, MemoryBudget, NodeState, Origin, ProbeState, Survey,
+    Accelerator, AcceleratorKind, Backend, DeviceRates, Fact, Hop, Load, MemoryBudget, NodeState, Origin, ProbeState, ReplicaReport,
+    ReplicaState, Survey,
 };
 use shared::ids::{RequestId, VariantId};
 use shared::plan::Layer;
@@ -179,6 +180,35 @@ fn records_wait_for_the_hub_and_arrive_once() {
         .collect();
     assert_eq!(sent, [0, 1, 2]);
     assert_eq!(world.agent.status(world.now).spool.records, 0);
+}
+
+#[test]
+fn a_busy_agent_tells_less_than_two_thousand_bytes_a_second() {
+    let mut world = World::new(None);
+    world.connect();
+    let mut known = None;
+    let (mut bytes, mut reports, mut quiet, mut longest) = (0, 0, Micros::ZERO, Micros::ZERO);
+    let step = Micros::from_millis(20);
+    for id in 0..6_000_u32 {
+        let state = if id % 2 == 0 { ReplicaState::Ready } else { ReplicaState::Loading };
+        let replicas = (0..4).map(|number| {
+            let variant = VariantId::new(&format!("small-{number}")).expect("good");
+            ReplicaReport { variant, state: state.clone(), ..replica() }
+        });
+        let mut effects = world.tell(AgentEvent::Replicas(replicas.collect())).to_vec();
+        effects.extend(world.pass(step));
+        quiet += step;
+        for what in published(&effects) {
+            let Publication::Telemetry(report) = what else { continue };
+            bytes += serde_json::to_vec(report).expect("json").len() + 200;
+            (reports, longest, quiet) = (reports + 1, longest.max(quiet), Micros::ZERO);
+            let before = known.take().unwrap_or_else(|| report.clone());
+            known = Some(report.clone().merged_into(&before));
+        }
+    }
+    assert!(bytes < 2_000 * 120, "{bytes} B in 120 s");
+    assert!(reports > 24 && longest <= Micros::from_millis(5_050), "{reports} reports, {longest} apart");
+    assert_eq!(known.map(|known| known.replicas.len()), Some(4));
 }
 
 #[test]

@@ -65,7 +65,8 @@ impl Agent {
         gate.block_datagrams(plan.udp_blocked);
         let (state, config) = (folder.join("state"), folder.join("agent.toml"));
         let text = format!(
-            "state = {state:?}\n\n{}\n\n[http]\nlisten = \"{http}\"\n\n[quic]\nlisten = \"{quic}\"\nadvertise = [\"{}\"]\n",
+            "state = {state:?}\n\n{}\n\n[http]\nlisten = \"{http}\"\n\n[quic]\nlisten = \"{quic}\"\nadvertise = [\"{}\"]\n\n\
+             [machine]\nmeasure = false\n",
             plan.config,
             gate.address()
         );
