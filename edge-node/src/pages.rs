@@ -340,6 +340,8 @@ mod tests {
             per_token: Micros::from_millis(7),
             total: Micros::from_millis(3 * ms),
             spread: Fraction::default(),
+            output: None,
+            high: None,
             energy: None,
             money: None,
             quality: Quality::default(),

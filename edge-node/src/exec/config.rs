@@ -186,6 +186,8 @@ impl Rates {
             spread: Fraction::new(self.spread).map_err(quantity("rates.spread"))?,
             source: ProfileSource::Declared,
             samples: 0,
+            pace: None,
+            load: None,
         })
     }
 }

@@ -2,12 +2,14 @@
 
 mod fact;
 mod node;
+mod pace;
 mod path;
 mod replica;
 mod view;
 
 pub use fact::{Fact, Origin};
 pub use node::{Costs, Inventory, Machine, NodeState, Telemetry, Tier};
+pub use pace::{Beside, Pace, Step};
 pub use path::{Hop, PathReport, Transport, TransportOrder};
 pub use replica::{Load, Profile, ProfileSource, ReplicaReport, ReplicaState};
 pub use view::{Aged, FleetDelta, FleetView, NodeView};

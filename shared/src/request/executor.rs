@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+/// So many tokens of prompts count as one in a backlog.
+const PROMPTS_IN_BACKLOG: u32 = 10;
+
 /// All replicas and executions of this node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Executor {
@@ -128,12 +131,27 @@ impl Executor {
         let replica = self.replicas.get(variant)?;
         let mut load = Load { slots: replica.slots(), active: replica.active, queue_max: replica.queue_max(), ..Load::default() };
         load.queued = u32::try_from(replica.queue.len()).unwrap_or(u32::MAX);
-        // The backlog in tokens to generate; a prompt token costs about a tenth of that on the engines there are.
+        let (mut prompts, mut context) = (Tokens(0), Tokens(0));
         for execution in self.executions.values().filter(|execution| execution.header.variant == *variant) {
-            let prompt = if execution.tokens.0 == 0 { execution.header.prompt.0 / 10 } else { 0 };
-            load.backlog += Tokens(prompt) + (execution.header.output_max - execution.tokens);
+            let prompt = execution.header.prompt;
+            if execution.tokens.0 == 0 {
+                prompts += prompt;
+            }
+            if execution.state != Progress::Queued {
+                context += prompt + execution.tokens;
+            }
+            load.backlog += execution.remaining();
         }
+        // The backlog in tokens to generate; a prompt token costs about a tenth of that on the engines there are.
+        load.backlog += Tokens(prompts.0 / PROMPTS_IN_BACKLOG);
+        (load.prompts, load.context) = (Some(prompts), Some(context));
         Some(load)
+    }
+
+    /// The loads of replicas that have something to do.
+    pub(super) fn busy_loads(&self) -> Vec<(VariantId, Load)> {
+        let busy = self.replicas.iter().filter(|(_, replica)| replica.active > 0 || !replica.queue.is_empty());
+        busy.filter_map(|(variant, _)| Some((variant.clone(), self.load(variant)?))).collect()
     }
 
     /// Whether this replica could take such a request now, by itself.
@@ -286,6 +304,16 @@ impl Executor {
 }
 
 impl Execution {
+    /// Tokens that it is likely to get still. One that got more than was likely is taken to go on as long again.
+    fn remaining(&self) -> Tokens {
+        let most = self.header.output_max - self.tokens;
+        match self.header.output_likely {
+            Some(likely) if likely > self.tokens => most.min(likely - self.tokens),
+            Some(likely) => most.min(likely),
+            None => most,
+        }
+    }
+
     fn due(&self) -> Option<Moment> {
         match self.state {
             Progress::Aborting { give_up } => Some(give_up),

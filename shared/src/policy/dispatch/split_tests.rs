@@ -79,7 +79,7 @@ fn nothing_is_wrong() {
     let choice = &story.assess().feasible[0];
     assert_eq!(choice.candidate.stages().iter().map(|stage| stage.hop).collect::<Vec<_>>(), [Hop::Direct, Hop::Direct]);
     // 10 ms at each, a round trip of one, and what a cut costs.
-    assert_eq!(choice.estimate.per_token, Micros(10_000 + 10_000 + 1_000 + 2_500));
+    assert_eq!(choice.estimate.per_token, Micros(10_000 + 10_000 + 1_000 + 500));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_whole_replica_is_a_stage_too() {
     let assessment = story.assess();
     assert_eq!(
         assessment.feasible[0].estimate.per_token,
-        Micros(10_000 + 10_000 + 3_500),
+        Micros(10_000 + 10_000 + 1_500),
         "half of its layers, half of its time"
     );
 }
