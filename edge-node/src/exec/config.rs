@@ -132,7 +132,7 @@ impl EngineConfig {
 pub fn start(config: EngineConfig, state: &Path) -> Result<Arc<dyn Engine>, StartError> {
     match config {
         #[cfg(feature = "llm")]
-        EngineConfig::Llm(config) => Ok(Arc::new(super::llm::Llm::start(config)?)),
+        EngineConfig::Llm(config) => Ok(Arc::new(super::llm::Llm::start_in(config, Some(state.to_owned()))?)),
         #[cfg(feature = "llama-cpp")]
         EngineConfig::LlamaCpp(config) => Ok(Arc::new(super::llm::llamacpp::LlamaCpp::start(config)?)),
         #[cfg(all(feature = "llm", not(feature = "llama-cpp")))]

@@ -6,7 +6,7 @@ use super::shares::Shares;
 use super::telemetry::{HEARTBEAT, Own, Reports};
 use super::uplink::Uplink;
 use super::view::View;
-use super::{AgentEffect, AgentEvent, NodeStatus, Persisted, UplinkStatus};
+use super::{AgentEffect, AgentEvent, LearntStatus, NodeStatus, Persisted, UplinkStatus};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
@@ -255,6 +255,12 @@ impl Agent {
             peers: self.peers.status(now),
             requests_open: self.core.requests_open(),
             spool: self.reports.spool(now),
+            learnt: self
+                .core
+                .learnt()
+                .iter()
+                .map(|(service, learnt)| (service.clone(), LearntStatus::of(learnt.lengths())))
+                .collect(),
         }
     }
 
