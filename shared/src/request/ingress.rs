@@ -10,8 +10,8 @@ use crate::fleet::{Costs, FleetDelta, Load};
 use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use crate::plan::{Actual, Candidate, Failure, Finish, Outcome, Reason, Usage};
 use crate::policy::dispatch::DispatchEvent;
-use crate::units::{Joules, Moment, Tokens};
-use crate::work::{Capability, LlmRequest, PromptKind};
+use crate::units::{Joules, Moment};
+use crate::work::{Capability, LlmRequest};
 
 impl RequestCore {
     pub(super) fn arrive(&mut self, now: Moment, mut request: LlmRequest, effects: &mut Vec<Effect>) {
@@ -185,7 +185,7 @@ impl RequestCore {
         for node in candidate.nodes() {
             self.suspects.acquit(node, &candidate.variant);
         }
-        self.learn(id, finish, &usage);
+        self.learn_from(id, finish, &usage);
         if let Some(ticket) = self.tickets.get_mut(&id) {
             // An answer of no tokens at all still was an answer of this variant.
             ticket.resume.get_or_insert(candidate.variant);
@@ -194,7 +194,7 @@ impl RequestCore {
     }
 
     /// What an answered request tells of its service.
-    fn learn(&mut self, id: RequestId, finish: Finish, usage: &Usage) {
+    fn learn_from(&mut self, id: RequestId, finish: Finish, usage: &Usage) {
         let Some(ticket) = self.tickets.get(&id) else { return };
         let request = &ticket.request;
         if !self.learnt.contains_key(&request.service) && self.learnt.len() >= LEARNT_MAX {

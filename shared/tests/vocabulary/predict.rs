@@ -8,17 +8,17 @@ use shared::work::{Features, Likely, LlmRequest, Needs, PromptKind};
 
 /// Everything that an estimate is made from.
 #[derive(Clone)]
-struct Inputs {
-    request: LlmRequest,
-    profile: Profile,
-    load: Load,
-    path: PathReport,
+pub(crate) struct Inputs {
+    pub(crate) request: LlmRequest,
+    pub(crate) profile: Profile,
+    pub(crate) load: Load,
+    pub(crate) path: PathReport,
     costs: Costs,
 }
 
 impl Inputs {
     /// An idle replica of 500 and 50 tokens a second, 40 ms away; a request of 100 and 50 tokens.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let rate = |rate| TokenRate::new(rate).expect("good");
         Self {
             request: LlmRequest {
@@ -50,13 +50,13 @@ impl Inputs {
         }
     }
 
-    fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut changed = self.clone();
         change(&mut changed);
         changed
     }
 
-    fn predict(&self) -> Estimate {
+    pub(crate) fn predict(&self) -> Estimate {
         let quality = Quality::new(0.5).expect("good");
         predict(&self.request, &self.profile, &self.load, &self.path, &self.costs, quality)
     }

@@ -129,6 +129,8 @@ impl Progress {
                 "first_token_ms": millis(estimate.first_token),
                 "per_token_ms": millis(estimate.per_token),
                 "total_ms": millis(estimate.total),
+                "first_token_high_ms": estimate.high.map(|high| millis(high.first_token)),
+                "total_high_ms": estimate.high.map(|high| millis(high.total)),
             })),
             "actual": {
                 "first_token_ms": self.first_token.map(|first| millis(between(self.arrived, first))),
