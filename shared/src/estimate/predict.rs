@@ -110,14 +110,18 @@ fn paced(request: &LlmRequest, pace: &Pace, load: &Load) -> Times {
         let share = (queued + 2.0 / (slots + 1.0)) / (queued + 1.0);
         decoding(load) / slots * share * shared + ahead
     };
+    // Each step of a prompt that comes while this one decodes gives a token too, only later.
+    let met = load.prompts_beside.map_or(0.0, |tokens| tokens.as_f64() / 100.0) * (pace.prefill(0.0, MET, alone) / MET);
+    let token = beside_for * shared + (1.0 - beside_for) * single;
     Times {
         wait,
         // Who has waited has waited for the prompts ahead too.
         prompt: own + if wait > 0.0 { 0.0 } else { ahead },
-        token: beside_for * shared + (1.0 - beside_for) * single,
+        token: token + met,
         alone: pace.prefill(known.as_f64(), new, alone) + output * single,
         prompt_spread: pace.prompt_spread,
-        token_spread: pace.decode_spread,
+        // Whether anybody comes during this very answer is chance.
+        token_spread: Fraction::new(pace.decode_spread.get().hypot(met / (token + met)).min(1.0)).unwrap_or_default(),
     }
 }
 
@@ -141,6 +145,8 @@ fn remaining(load: &Load) -> f64 {
     decoding(load) / f64::from((load.active + load.queued).max(1))
 }
 
+/// Tokens of a middling prompt, by which the pace of others' prompts is reckoned.
+const MET: f64 = 128.0;
 /// So many tokens of prompts count as one in a backlog, as executors count it.
 const PROMPT_IN_BACKLOG: f64 = 10.0;
 

@@ -73,6 +73,10 @@ pub struct Load {
     /// Prompt tokens of those that have no token yet; absent from those who do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompts: Option<Tokens>,
+    /// Tokens of others' prompts that were computed lately while a hundred tokens of an answer were: who decodes among many waits for
+    /// those who come. Absent from those who do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts_beside: Option<Tokens>,
     /// Tokens that the running ones look back to, all together; absent from those who do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<Tokens>,

@@ -102,6 +102,7 @@ impl RequestCore {
 
     /// Takes in one event and says what shall be done.
     pub fn handle(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
+        self.executor.now = now;
         match event {
             Event::Arrived(request) => self.arrive(now, request, effects),
             Event::ClientGone(request) => self.client_left(now, request, Failure::ClientGone, effects),

@@ -13,6 +13,7 @@ mod fingerprint;
 mod ingress;
 mod learnt;
 pub mod limits;
+mod prompts;
 mod retry;
 mod ticket;
 

@@ -34,7 +34,7 @@ fn inputs() -> Inputs {
 fn busy(active: u32, queued: u32, each: u32, prompts: u32) -> Load {
     let backlog = Tokens((active + queued) * each + prompts / 10);
     let context = Some(Tokens(active * 200));
-    Load { slots: 4, active, queued, queue_max: 8, backlog, prompts: Some(Tokens(prompts)), context }
+    Load { slots: 4, active, queued, queue_max: 8, backlog, prompts: Some(Tokens(prompts)), prompts_beside: None, context }
 }
 
 fn millis(span: Micros) -> f64 {
@@ -94,6 +94,7 @@ fn more_of_anything_is_never_sooner() {
             grown("prompts", |inputs, n| {
                 inputs.load = Load { prompts: Some(Tokens(n * 40)), backlog: Tokens(n * 4 + 400), ..inputs.load }
             });
+            grown("beside", |inputs, n| inputs.load.prompts_beside = Some(Tokens(n * 30)));
             grown("context", |inputs, n| inputs.load.context = Some(Tokens(n * 400)));
             grown("batch", |inputs, n| inputs.load = busy(n.min(4), 0, 150, 0));
             grown("queue", |inputs, n| inputs.load = busy(n.min(4), n.saturating_sub(4), 150, 0));

@@ -18,7 +18,7 @@ const SURVEYED_WITHIN: Duration = Duration::from_secs(60);
 /// How many requests come between two of the repeated one.
 const REPEAT_EVERY: usize = 5;
 /// Share of the engine's time alone that arrivals would take if they did not batch: crowded, but not ever more so.
-const BUSY: f64 = 0.8;
+const BUSY: f64 = 0.5;
 /// Fewer tokens than this say more about the clock than about the rate.
 const TOKENS_MIN: u64 = 4;
 
