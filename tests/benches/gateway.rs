@@ -1,6 +1,7 @@
 //! What the agent adds to a call, beside HAProxy and vllm-router in front of the same canned server: `make bench-gateway`.
 //!
-//! Everything is on loopback of one machine. The agent is as it comes: records on, one engine of the kind `upstream`.
+//! Everything is on loopback of one machine. The agent keeps its records, has one engine of the kind `upstream`, and as many threads
+//! as there are processors, as both peers take for themselves (`--threads` gives it another number).
 
 #[path = "kit/canned.rs"]
 mod canned;
@@ -204,10 +205,11 @@ fn start_router(folder: &Path, upstream: SocketAddr, runtime: &Runtime) -> io::R
 fn start_agent(folder: &Path, upstream: SocketAddr, runtime: &Runtime) -> io::Result<(Program, SocketAddr)> {
     let (address, file) = (free()?, folder.join("agent.toml"));
     let state = folder.join("agent");
+    let threads = number("--threads", std::thread::available_parallelism().map_or(1, usize::from));
     std::fs::write(
         &file,
         format!(
-            "state = {state:?}\n\n[http]\nlisten = \"{address}\"\n\n[[engines]]\nengine = \"upstream\"\nvariant = \"canned\"\n\
+            "state = {state:?}\nthreads = {threads}\n\n[http]\nlisten = \"{address}\"\n\n[[engines]]\nengine = \"upstream\"\nvariant = \"canned\"\n\
              url = \"http://{upstream}/v1\"\nmodel = \"canned\"\nslots = 512\ncontext = 131072\n"
         ),
     )?;

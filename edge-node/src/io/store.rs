@@ -297,20 +297,28 @@ async fn company(records: &mpsc::Receiver<Arc<Record>>, until: Instant) {
 }
 
 async fn append(folder: &Arc<StateFolder>, first: Arc<Record>, more: &mut mpsc::Receiver<Arc<Record>>) {
-    let mut lines = Vec::new();
-    let mut next = Some(first);
-    while let Some(record) = next {
-        // Values of our own types always serialise.
-        if serde_json::to_writer(&mut lines, &record).is_ok() {
-            lines.push(b'\n');
-        }
-        next = more.try_recv().ok();
+    let mut records = vec![first];
+    while let Ok(record) = more.try_recv() {
+        records.push(record);
     }
     let folder = Arc::clone(folder);
-    let written = tokio::task::spawn_blocking(move || append_lines(folder.path(), &lines)).await;
+    // Writing them as text takes a while too, for which no request shall wait.
+    let written = tokio::task::spawn_blocking(move || append_lines(folder.path(), &lines(&records))).await;
     if let Ok(Err(error)) = written {
         tracing::error!(%error, "records were not kept");
     }
+}
+
+/// Records as text, one a line.
+fn lines(records: &[Arc<Record>]) -> Vec<u8> {
+    let mut lines = Vec::new();
+    for record in records {
+        // Values of our own types always serialise.
+        if serde_json::to_writer(&mut lines, record).is_ok() {
+            lines.push(b'\n');
+        }
+    }
+    lines
 }
 
 fn append_lines(folder: &Path, lines: &[u8]) -> io::Result<()> {

@@ -83,16 +83,17 @@ pub(crate) struct Answered {
 impl Task {
     /// No two requests of a run begin alike, so that nothing can be taken from a cache.
     fn new(measure: Measure, crowd: usize, round: usize) -> Self {
-        let (sentences, tokens) = match measure {
-            Measure::Prompt => (SENTENCES, 1),
-            Measure::Decode => (1, DECODED),
-        };
+        let tokens = if measure == Measure::Prompt { 1 } else { DECODED };
         let prompt = |request: usize| {
             let number = round * 100 + crowd * 10 + request;
-            format!(
-                "{number} times the boats went out. {}",
-                "The tide comes in over the sand and goes out again. ".repeat(sentences)
-            )
+            match measure {
+                Measure::Prompt => {
+                    let text = "The tide comes in over the sand and goes out again. ".repeat(SENTENCES);
+                    format!("{number} times the boats went out. {text}")
+                }
+                // Any model goes on with this for as long as it may.
+                Measure::Decode => format!("Counting from {number}: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,"),
+            }
         };
         Self { prompts: (0..crowd).map(prompt).collect(), tokens }
     }
@@ -106,7 +107,8 @@ impl Task {
             return Ok(f64::from(tokens) / first.duration_since(begun).as_secs_f64());
         }
         if answers.iter().any(|answer| answer.came.len() < self.tokens as usize / 2) || last <= first {
-            return Err("a request ended too early to be measured: take another model".to_owned());
+            let came: Vec<usize> = answers.iter().map(|answer| answer.came.len()).collect();
+            return Err(format!("a request ended too early to be measured ({came:?} tokens): take another model"));
         }
         let within = |answer: &Answered| answer.came.iter().filter(|at| *at > first && *at <= last).count();
         let tokens: usize = answers.iter().map(within).sum();
@@ -132,7 +134,8 @@ pub(crate) fn serve(kind: Kind, model: &Path, threads: usize) -> Result<(), Box<
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let mut words = line.split(' ');
-        let measure = Measure::ALL.into_iter().find(|measure| Some(measure.name()) == words.next()).ok_or("no such measurement");
+        let name = words.next().unwrap_or_default();
+        let measure = Measure::ALL.into_iter().find(|measure| measure.name() == name).ok_or("no such measurement");
         let mut number = || words.next().and_then(|word| word.parse().ok()).ok_or("want a number");
         let (measure, crowd, round) = (measure?, number()?, number()?);
         let task = Task::new(measure, crowd, round);

@@ -14,6 +14,7 @@ use shared::wire::Body;
 use shared::wire::body::Prompt;
 use shared::wire::frame::{FRAME_BYTES_MAX, TokenBatch};
 use shared::work::{ExecHeader, PromptKind};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -45,7 +46,7 @@ impl Shared {
         };
         document.insert("model".to_owned(), self.config.model.clone().into());
         document.insert("input".to_owned(), json!(texts));
-        let bytes = self.alive(outlet, self.vectors(&Value::Object(document), header, body)).await?;
+        let bytes = self.alive(outlet, pin!(self.vectors(&Value::Object(document), header, body))).await?;
         let vectors: Vectors<'_> = serde_json::from_slice(&bytes).map_err(|_| strange("no vectors"))?;
         if vectors.data.len() != texts.len() {
             return Err(strange("another number of vectors than of texts").into());

@@ -1,6 +1,7 @@
 //! Whether an upstream lives, and how fast it is when nobody said so.
 
 use super::Shared;
+use super::answer::Reader;
 use super::managed::Phase;
 use crate::exec::rates::Observation;
 use crate::exec::sse::Events;
@@ -119,14 +120,15 @@ impl Shared {
         let url = self.call("chat/completions").ok()?;
         let response = self.authorised(self.client.post(url)).json(&document).send().await.ok()?;
         let mut stream = response.error_for_status().ok()?.bytes_stream();
-        let (mut events, mut tokens, mut usage) = (Events::default(), 0, None);
+        let (mut events, mut reader, mut tokens, mut usage) = (Events::default(), Reader::default(), 0, None);
         let (mut first, mut last) = (None, began);
         'answer: while let Some(bytes) = stream.next().await {
-            for data in events.feed(&bytes.ok()?).ok()? {
-                if data.trim_ascii() == b"[DONE]" {
+            events.space().extend_from_slice(&bytes.ok()?);
+            while let Some(data) = events.next().ok()? {
+                if events.bytes(&data).trim_ascii() == b"[DONE]" {
                     break 'answer;
                 }
-                let Some(said) = super::answer::read(&data) else { continue };
+                let Some(said) = reader.read(events.bytes(&data)) else { continue };
                 usage = said.usage.or(usage);
                 if said.batch.is_some() {
                     tokens += 1;

@@ -150,7 +150,8 @@ impl Engine for Upstream {
         let hold = Hold::take(&self.open, self.shared.config.slots).ok_or(Reason::Busy)?;
         let sharers = self.open.load(Ordering::Acquire);
         let shared = Arc::clone(&self.shared);
-        self.tasks.spawn_on(async move { shared.execute(job, hold, sharers).await }, &self.runtime);
+        // On the heap at once: a task is moved several times in its life.
+        self.tasks.spawn_on(Box::pin(async move { shared.execute(job, hold, sharers).await }), &self.runtime);
         Ok(())
     }
 

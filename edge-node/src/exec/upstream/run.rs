@@ -1,7 +1,8 @@
 //! One request to an upstream, from the first byte to the last.
 
+use super::answer::{Reader, Said};
 use super::line::Exchange;
-use super::{Calls, Shared, answer, ask};
+use super::{Calls, Shared, ask};
 use crate::exec::hold::Hold;
 use crate::exec::outlet::{Lost, Outlet};
 use crate::exec::rates::Observation;
@@ -15,6 +16,7 @@ use shared::wire::Body;
 use shared::wire::frame::TokenBatch;
 use shared::work::{ExecHeader, PromptKind};
 use std::error::Error;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 use tokio::time::{Instant, interval_at, timeout};
 
@@ -139,28 +141,30 @@ impl Shared {
             return Err(Failure::BadRequest { param: Some("resume".to_owned()), message }.into());
         }
         if header.kind == PromptKind::Embedding {
-            return self.embed(header, body, outlet).await.map(|answer| (answer, None));
+            // On the heap: what it needs would be copied with every other request.
+            return Box::pin(self.embed(header, body, outlet)).await.map(|answer| (answer, None));
         }
         let began = Instant::now();
-        let mut reply = self.alive(outlet, self.ask(header, body)).await?;
+        let mut reply = self.alive(outlet, pin!(self.ask(header, body))).await?;
         let mut answer = Answer { began, first: None, last: began, tokens: 0, finish: None, usage: None, malformed: 0 };
-        let (mut events, mut bytes) = (Events::default(), Vec::new());
+        let (mut events, mut reader) = (Events::default(), Reader::default());
         loop {
-            bytes.clear();
+            let space = events.space();
             if answer.first.is_none() {
-                self.alive(outlet, self.next(&mut reply, &mut bytes)).await?;
+                self.alive(outlet, pin!(self.next(&mut reply, space))).await?;
             } else {
-                self.next(&mut reply, &mut bytes).await?;
+                self.next(&mut reply, space).await?;
             }
-            let found = events.feed(&bytes).map_err(|error| Failure::Engine(format!("the upstream sent {error}")))?;
             // What came together goes on together.
             let (mut batches, mut done) = (Batches::default(), false);
-            for data in found {
+            let long = |error| Failure::Engine(format!("the upstream sent {error}"));
+            while let Some(data) = events.next().map_err(long)? {
+                let data = events.bytes(&data);
                 if data.trim_ascii() == b"[DONE]" {
                     done = true;
                     break;
                 }
-                if let Some(batch) = self.take(&data, &mut answer)? {
+                if let Some(batch) = self.take(reader.read(data), &mut answer)? {
                     batches.add(batch);
                 }
             }
@@ -182,8 +186,8 @@ impl Shared {
         }
     }
 
-    fn take(&self, data: &[u8], answer: &mut Answer) -> Result<Option<TokenBatch>, Failure> {
-        let Some(said) = answer::read(data) else {
+    fn take(&self, said: Option<Said>, answer: &mut Answer) -> Result<Option<TokenBatch>, Failure> {
+        let Some(said) = said else {
             answer.malformed += 1;
             tracing::warn!(variant = %self.config.variant, count = answer.malformed, "skipped a malformed event of the upstream");
             return Ok(None);
@@ -229,7 +233,8 @@ impl Shared {
             return lines.post(url.path(), document).await.map(Reply::Near).map_err(|error| note(&error));
         }
         let request = self.client.post(url.clone()).header(CONTENT_TYPE, JSON).body(document);
-        self.authorised(request).send().await.map(Reply::Far).map_err(|error| note(&error))
+        // On the heap, as above.
+        Box::pin(self.authorised(request).send()).await.map(Reply::Far).map_err(|error| note(&error))
     }
 
     pub(super) async fn beginning(&self, reply: &mut Reply) -> Vec<u8> {
@@ -239,10 +244,15 @@ impl Shared {
     }
 
     /// Does something that may take long, and says meanwhile that the job lives.
-    pub(super) async fn alive<T>(&self, outlet: &Outlet, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    ///
+    /// The work stays where it is: given by value, it would be in this future twice.
+    pub(super) async fn alive<T>(
+        &self,
+        outlet: &Outlet,
+        mut work: Pin<&mut impl Future<Output = Result<T, Failure>>>,
+    ) -> Result<T, Failure> {
         let every = PROGRESS_EVERY / 2;
         let mut pulse = interval_at(Instant::now() + every, every);
-        tokio::pin!(work);
         loop {
             tokio::select! {
                 biased;

@@ -341,8 +341,8 @@ impl<I: Ingress> Front<I> {
             asked.progress.counted(usage);
             let tidegate = asked.progress.object(Instant::now(), self.ingress.degraded());
             match gather {
-                Gathered::Text(gather) => Ok(Json(asked.envelope.whole(gather.choices(finish), usage, tidegate)).into_response()),
-                Gathered::Vectors(vectors) => Ok(json_bytes(vectors.body(&asked.envelope, usage, tidegate)?)),
+                Gathered::Text(gather) => Ok(json_bytes(asked.envelope.whole(&gather.choices(finish), usage, &tidegate))),
+                Gathered::Vectors(vectors) => Ok(json_bytes(vectors.body(&asked.envelope, usage, &tidegate)?)),
             }
         });
         match answered {

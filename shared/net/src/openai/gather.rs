@@ -14,6 +14,8 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct Gather {
     kind: PromptKind,
+    /// Text that came alone, before anything with more structure: most answers are no more than this.
+    plain: String,
     choices: BTreeMap<u64, Choice>,
     bytes: usize,
 }
@@ -27,7 +29,7 @@ struct Choice {
 
 impl Gather {
     pub(super) const fn new(kind: PromptKind) -> Self {
-        Self { kind, choices: BTreeMap::new(), bytes: 0 }
+        Self { kind, plain: String::new(), choices: BTreeMap::new(), bytes: 0 }
     }
 
     /// Adds a batch.
@@ -36,6 +38,11 @@ impl Gather {
         if self.bytes > ANSWER_BYTES_MAX {
             return Err(Failure::Engine(format!("an answer of more than {ANSWER_BYTES_MAX} bytes")));
         }
+        if batch.delta.is_none() && self.choices.is_empty() {
+            self.plain.push_str(&batch.text);
+            return Ok(());
+        }
+        self.settle();
         let Some(piece) = Piece::of(self.kind, batch) else { return Ok(()) };
         let choice = self.choices.entry(piece.index).or_default();
         merge_members(&mut choice.message, piece.delta);
@@ -46,8 +53,17 @@ impl Gather {
         Ok(())
     }
 
+    /// Plain text becomes a part of the first choice.
+    fn settle(&mut self) {
+        let plain = std::mem::take(&mut self.plain);
+        if !plain.is_empty() {
+            self.choices.entry(0).or_default().message.insert(content_key(self.kind).to_owned(), Value::String(plain));
+        }
+    }
+
     /// The choices, complete.
     pub(super) fn choices(mut self, finish: Finish) -> Vec<Value> {
+        self.settle();
         self.choices.entry(0).or_default();
         let key = content_key(self.kind);
         let whole = |(index, choice): (u64, Choice)| {

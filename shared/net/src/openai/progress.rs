@@ -4,13 +4,16 @@ use super::error::ApiError;
 use super::keys::Charge;
 use super::refusal::of_failure;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::{Value, json};
+use serde::Serialize;
 use shared::fleet::Hop;
 use shared::ids::RequestId;
 use shared::plan::{Choice, Decision, Failure, Reason, Usage, Verdict};
 use shared::units::Micros;
 use std::collections::BTreeMap;
 use std::time::Instant;
+
+/// Headers of a usual answer, those of the front and of its protocol among them.
+const HEADERS: usize = 16;
 
 /// The story of one request as its client may see it.
 #[derive(Debug)]
@@ -88,6 +91,7 @@ impl Progress {
 
     /// The headers that explain the newest decision.
     pub(super) fn headers(&self, headers: &mut HeaderMap) {
+        headers.reserve(HEADERS);
         let mut set = |name: &'static str, value: &str| {
             // Names and codes are plain ASCII; what is not says nothing rather than breaking the response.
             if let Ok(value) = HeaderValue::from_str(value) {
@@ -112,32 +116,33 @@ impl Progress {
     }
 
     /// The `tidegate` object of an answer: who served it, and predicted beside actual times.
-    pub(super) fn object(&self, now: Instant, degraded: bool) -> Value {
-        let chosen = self.chosen.as_ref();
-        let attempts = self.decision.as_ref().map(|decision| u32::from(decision.attempt.number) + 1);
-        json!({
-            "request": self.id.to_string(),
-            "node": chosen.map(|choice| choice.candidate.node.as_str()),
-            "variant": chosen.map(|choice| choice.candidate.variant.as_str()),
-            "hop": chosen.map(|choice| hop(choice.candidate.hop)),
-            "quality": chosen.map(|choice| choice.estimate.quality.get()),
-            "policy": self.decision.as_ref().map(|decision| decision.policy.as_str()),
-            "rejected": self.counts(),
-            "attempts": attempts,
-            "degraded": degraded,
-            "predicted": chosen.map(|Choice { estimate, .. }| json!({
-                "first_token_ms": millis(estimate.first_token),
-                "per_token_ms": millis(estimate.per_token),
-                "total_ms": millis(estimate.total),
-                "first_token_high_ms": estimate.high.map(|high| millis(high.first_token)),
-                "total_high_ms": estimate.high.map(|high| millis(high.total)),
-            })),
-            "actual": {
-                "first_token_ms": self.first_token.map(|first| millis(between(self.arrived, first))),
-                "per_token_ms": self.per_token().map(millis),
-                "total_ms": millis(between(self.arrived, now)),
+    pub(super) fn object(&self, now: Instant, degraded: bool) -> Story<'_> {
+        let (chosen, decision) = (self.chosen.as_ref(), self.decision.as_deref());
+        Story {
+            request: self.id.to_string(),
+            node: chosen.map(|choice| choice.candidate.node.as_str()),
+            variant: chosen.map(|choice| choice.candidate.variant.as_str()),
+            hop: chosen.map(|choice| hop(choice.candidate.hop)),
+            quality: chosen.map(|choice| choice.estimate.quality.get()),
+            policy: decision.map(|decision| decision.policy.as_str()),
+            rejected: decision.map(|decision| &decision.counts).unwrap_or(&NONE_REJECTED),
+            attempts: decision.map(|decision| u32::from(decision.attempt.number) + 1),
+            degraded,
+            predicted: chosen.map(|Choice { estimate, .. }| Times {
+                first_token_ms: Some(millis(estimate.first_token)),
+                per_token_ms: Some(millis(estimate.per_token)),
+                total_ms: millis(estimate.total),
+                first_token_high_ms: estimate.high.map(|high| millis(high.first_token)),
+                total_high_ms: estimate.high.map(|high| millis(high.total)),
+            }),
+            actual: Times {
+                first_token_ms: self.first_token.map(|first| millis(between(self.arrived, first))),
+                per_token_ms: self.per_token().map(millis),
+                total_ms: millis(between(self.arrived, now)),
+                first_token_high_ms: None,
+                total_high_ms: None,
             },
-        })
+        }
     }
 
     /// Mean time of each token after the first.
@@ -145,6 +150,36 @@ impl Progress {
         let (first, last) = (self.first_token?, self.last_token?);
         between(first, last).0.checked_div(self.tokens.checked_sub(1)?).map(Micros)
     }
+}
+
+static NONE_REJECTED: BTreeMap<String, u32> = BTreeMap::new();
+
+/// The `tidegate` object. What is not known is null.
+#[derive(Debug, Serialize)]
+pub(super) struct Story<'a> {
+    request: String,
+    node: Option<&'a str>,
+    variant: Option<&'a str>,
+    hop: Option<&'static str>,
+    quality: Option<f64>,
+    policy: Option<&'a str>,
+    rejected: &'a BTreeMap<String, u32>,
+    attempts: Option<u32>,
+    degraded: bool,
+    predicted: Option<Times>,
+    actual: Times,
+}
+
+#[derive(Debug, Serialize)]
+struct Times {
+    first_token_ms: Option<f64>,
+    per_token_ms: Option<f64>,
+    total_ms: f64,
+    /// What nine in ten should keep within; of predictions only, where their uncertainty is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_token_high_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_high_ms: Option<f64>,
 }
 
 fn between(from: Instant, to: Instant) -> Micros {
@@ -182,11 +217,11 @@ mod tests {
         progress.tokens(1, start + Duration::from_millis(100));
         assert_eq!(progress.per_token(), None, "one token has no distance");
         progress.tokens(4, start + Duration::from_millis(140));
-        let object = progress.object(start + Duration::from_millis(150), true);
+        let object = serde_json::to_value(progress.object(start + Duration::from_millis(150), true)).expect("texts and numbers");
         assert_eq!(object["actual"]["first_token_ms"], 100.0);
         assert_eq!(object["actual"]["per_token_ms"], 10.0);
         assert_eq!(object["actual"]["total_ms"], 150.0);
         assert_eq!(object["degraded"], true);
-        assert_eq!(object["node"], Value::Null, "unknown is not empty");
+        assert_eq!(object["node"], serde_json::Value::Null, "unknown is not empty");
     }
 }

@@ -1,10 +1,15 @@
 //! OpenAI's response objects, whole and in chunks.
 
+use super::progress::Story;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use shared::ids::RequestId;
 use shared::plan::{Finish, Usage};
 use shared::wire::frame::TokenBatch;
 use shared::work::PromptKind;
+
+/// Room for a whole answer of usual length, so that it is written without being moved.
+const WHOLE_BYTES: usize = 2_048;
 
 /// What all objects of one answer have in common.
 #[derive(Clone, Debug)]
@@ -17,16 +22,18 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    /// A whole answer.
-    pub(super) fn whole(&self, choices: Vec<Value>, usage: Usage, tidegate: Value) -> Value {
+    /// A whole answer, as JSON.
+    pub(super) fn whole(&self, choices: &[Value], usage: Usage, tidegate: &Story<'_>) -> Vec<u8> {
         let object = match self.kind {
             PromptKind::Chat => "chat.completion",
             PromptKind::Completion | PromptKind::Embedding => "text_completion",
         };
-        let mut answer = self.object(object, choices);
-        answer["usage"] = usage_object(usage);
-        answer["tidegate"] = tidegate;
-        answer
+        let (id, created, model) = (self.name(), self.created, &self.model);
+        let whole = Whole { id, object, created, model, choices, usage: Counted::of(usage), tidegate };
+        let mut bytes = Vec::with_capacity(WHOLE_BYTES);
+        // Texts, numbers and what was JSON before always serialise.
+        drop(serde_json::to_writer(&mut bytes, &whole));
+        bytes
     }
 
     /// A chunk of a stream.
@@ -63,13 +70,39 @@ impl Envelope {
 }
 
 /// The usage object.
-pub(super) fn usage_object(usage: Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.prompt.0,
-        "completion_tokens": usage.output.0,
-        "total_tokens": (usage.prompt + usage.output).0,
-        "prompt_tokens_details": {"cached_tokens": usage.cached.0},
-    })
+#[derive(Debug, Serialize)]
+pub(super) struct Counted {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: Details,
+}
+
+#[derive(Debug, Serialize)]
+struct Details {
+    cached_tokens: u32,
+}
+
+impl Counted {
+    pub(super) fn of(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt.0,
+            completion_tokens: usage.output.0,
+            total_tokens: (usage.prompt + usage.output).0,
+            prompt_tokens_details: Details { cached_tokens: usage.cached.0 },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Whole<'a> {
+    id: String,
+    object: &'a str,
+    created: u64,
+    model: &'a str,
+    choices: &'a [Value],
+    usage: Counted,
+    tidegate: &'a Story<'a>,
 }
 
 /// The API's word for why an answer ended.

@@ -5,7 +5,7 @@ use super::chunks::Chunks;
 use super::counters::{FrontCounters, OpenGuard};
 use super::error::ApiError;
 use super::progress::Progress;
-use super::shape::{Envelope, Piece, finish_word, usage_object};
+use super::shape::{Counted, Envelope, Piece, finish_word};
 use super::wire::Peer;
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -140,13 +140,13 @@ impl Writer {
     fn finish(&mut self, finish: Finish, usage: Usage) -> Bytes {
         self.over = true;
         self.stream.progress.counted(usage);
-        let tidegate = self.stream.progress.object(Instant::now(), self.stream.degraded);
+        let tidegate = json!(self.stream.progress.object(Instant::now(), self.stream.degraded));
         let mut last = self.chunk(self.finish_choices(finish));
         let mut bytes = Vec::new();
         if self.stream.include_usage {
             write_event(&mut bytes, &last);
             last = self.stream.envelope.chunk(Vec::new());
-            last["usage"] = usage_object(usage);
+            last["usage"] = json!(Counted::of(usage));
         }
         last["tidegate"] = tidegate;
         write_event(&mut bytes, &last);

@@ -1,9 +1,9 @@
 //! A whole answer of vectors. Engines send each as the object that the client will see; it is carried as text, since a number that is
 //! read and written again costs much and may change.
 
+use super::progress::Story;
 use super::shape::Envelope;
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 use shared::plan::{Failure, Usage};
 use shared::wire::frame::TokenBatch;
@@ -24,7 +24,7 @@ struct Answer<'a> {
     data: &'a [Box<RawValue>],
     model: &'a str,
     usage: Counted,
-    tidegate: Value,
+    tidegate: &'a Story<'a>,
 }
 
 #[derive(Serialize)]
@@ -47,7 +47,7 @@ impl Vectors {
     }
 
     /// The body of the answer.
-    pub(super) fn body(&self, envelope: &Envelope, usage: Usage, tidegate: Value) -> Result<Vec<u8>, Failure> {
+    pub(super) fn body(&self, envelope: &Envelope, usage: Usage, tidegate: &Story<'_>) -> Result<Vec<u8>, Failure> {
         let counted = Counted { prompt_tokens: usage.prompt.0, total_tokens: usage.prompt.0 };
         let answer = Answer { object: "list", data: &self.data, model: &envelope.model, usage: counted, tidegate };
         serde_json::to_vec(&answer).map_err(|_| Failure::Engine("vectors that cannot be written".to_owned()))
@@ -56,10 +56,12 @@ impl Vectors {
 
 #[cfg(test)]
 mod tests {
+    use super::super::progress::Progress;
     use super::*;
     use shared::ids::RequestId;
     use shared::units::Tokens;
     use shared::work::PromptKind;
+    use std::time::Instant;
 
     fn batch(delta: &str) -> TokenBatch {
         TokenBatch { count: 0, ids: Vec::new(), text: String::new(), delta: Some(delta.to_owned()) }
@@ -72,7 +74,9 @@ mod tests {
         assert!(vectors.add(batch("{")).is_err());
         let envelope = Envelope { kind: PromptKind::Embedding, id: RequestId(1), created: 0, model: "m".to_owned() };
         let usage = Usage { prompt: Tokens(3), ..Usage::default() };
-        let body = String::from_utf8(vectors.body(&envelope, usage, Value::Null).expect("written")).expect("text");
+        let progress = Progress::new(RequestId(1), Instant::now(), None);
+        let story = progress.object(Instant::now(), false);
+        let body = String::from_utf8(vectors.body(&envelope, usage, &story).expect("written")).expect("text");
         assert!(body.contains("[0.10000000000000000001,1e-9]") && body.contains(r#""prompt_tokens":3"#), "{body}");
     }
 }

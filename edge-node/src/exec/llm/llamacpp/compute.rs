@@ -80,7 +80,8 @@ pub(super) fn footprint(model: &LlamaModel, config: &LlamaCppConfig) -> Result<B
         return Ok(weights + cache);
     }
     let (slots, context) = (config.slots, config.context);
-    Err(ModelError::Memory { weights, cache, slots, context, budget, origin })
+    let prefixes = Bytes(0);
+    Err(ModelError::Memory { weights, cache, prefixes, slots, context, budget, origin })
 }
 
 /// Tokens of one request for the next pass.

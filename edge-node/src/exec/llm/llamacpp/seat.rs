@@ -11,6 +11,7 @@ use shared::plan::{Failure, Finish, Usage};
 use shared::units::Tokens;
 use shared::wire::Body;
 use shared::wire::frame::TokenBatch;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +26,7 @@ pub(super) struct Claim {
 
 impl Claim {
     /// Takes a job apart.
-    pub(super) fn new(job: WholeJob, hold: Hold) -> (Self, Body, u32) {
+    pub(super) fn new(job: WholeJob, hold: Hold) -> (Self, Arc<Body>, u32) {
         let accepted = Instant::now();
         let remaining = job.header.remaining.map(|remaining| Duration::from_micros(remaining.0));
         let deadline = remaining.and_then(|remaining| accepted.checked_add(remaining));

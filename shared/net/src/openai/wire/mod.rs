@@ -239,14 +239,13 @@ impl AsyncRead for Gate {
             if let Some(left) = this.framing.plain().filter(|_| this.held.is_empty()) {
                 return this.read_plain(cx, out, left);
             }
-            let mut space = [0; READ_BYTES];
-            let mut fresh = ReadBuf::new(&mut space);
-            match this.peer.poll_read(cx, &mut fresh) {
-                Poll::Ready(Ok(())) if fresh.filled().is_empty() => {
+            this.held.reserve(READ_BYTES);
+            match this.peer.poll_read_into(cx, &mut this.held) {
+                Poll::Ready(Ok(0)) => {
                     this.over = true;
                     return Poll::Ready(Ok(()));
                 }
-                Poll::Ready(Ok(())) => this.held.extend_from_slice(fresh.filled()),
+                Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     // The clock is looked at only where nothing has come.

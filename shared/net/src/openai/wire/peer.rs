@@ -1,5 +1,6 @@
 //! The other end of a connection: who it is, and whether it is still there.
 
+use bytes::BytesMut;
 use futures_util::FutureExt;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -116,6 +117,17 @@ impl Peer {
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Appends what has come, as far as there is room; zero at the end.
+    pub(super) fn poll_read_into(&self, cx: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.socket().poll_read_ready(cx))?;
+            match self.socket().try_read_buf(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
             }
         }
     }
