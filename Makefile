@@ -54,6 +54,11 @@ test-llama-cpp: model compilers ## Run the tests of the speed engine (compiles l
 bench-split: model build ## One request over two nodes beside the same request on one
 	$(CARGO) bench --workspace --bench split --profile dev -- $(BENCH)
 
+# TIDEGATE_TRACE names the trace where it does not lie beside the checkout; without one this says so and ends.
+.PHONY: bench-estimate
+bench-estimate: model build ## Predicted beside actual times of a real agent, and a plot of them
+	$(CARGO) bench --workspace --bench estimate --profile dev -- --out $(CURDIR)/target/bench-estimate $(BENCH)
+
 # Dependencies are optimised in every profile; here the engines themselves are as well.
 .PHONY: bench-engine
 bench-engine: model compilers ## Our engines beside llama.cpp (compiles llama.cpp)
@@ -131,7 +136,7 @@ VENV_BENCH := .venv-bench
 VLLM_ROUTER := $(VENV_BENCH)/bin/vllm-router
 
 .PHONY: bench
-bench: bench-dispatch bench-gateway bench-agent bench-hub bench-split bench-probe ## All benchmarks, one after the other
+bench: bench-dispatch bench-gateway bench-agent bench-hub bench-split bench-probe bench-estimate ## All benchmarks, one after the other
 
 .PHONY: bench-gateway
 bench-gateway: haproxy $(VLLM_ROUTER) release ## What an agent adds to a call, beside HAProxy and vllm-router

@@ -1,8 +1,11 @@
 //! Pages for people: how the agent is, and why a request ran where it ran.
 
+mod foresight;
+
 use crate::logic::NodeStatus;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
+use foresight::{lengths, nine_in_ten, predicted, rate};
 use shared::estimate::Estimate;
 use shared::fleet::{Hop, ProbeState, ReplicaState, Transport};
 use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
@@ -40,6 +43,7 @@ pub fn status(status: &NodeStatus) -> String {
     ));
     lines.extend(accelerators(status));
     lines.extend(replicas(status));
+    lines.extend(lengths(status));
     lines.extend(plans(status));
     lines.extend(peers(status));
     lines.join("\n")
@@ -104,7 +108,6 @@ fn replicas(status: &NodeStatus) -> Option<String> {
             ReplicaState::Failed(why) => format!("failed: {why}"),
             other => lower(other),
         };
-        let rate = |rate: Option<f64>| rate.map_or_else(|| "not measured".to_owned(), |rate| format!("{rate:.0} tok/s"));
         let load = &replica.load;
         let part = replica.layers.filter(|held| !held.range.is_whole());
         table.add_row([
@@ -113,8 +116,8 @@ fn replicas(status: &NodeStatus) -> Option<String> {
             state,
             format!("{}/{}", load.active, load.slots),
             format!("{}/{}", load.queued, load.queue_max),
-            rate(replica.profile.as_ref().map(|profile| profile.prompt.get())),
-            rate(replica.profile.as_ref().map(|profile| profile.decode.get())),
+            rate(replica.profile.as_ref(), true),
+            rate(replica.profile.as_ref(), false),
         ]);
     }
     (!status.replicas.is_empty()).then(|| table.to_string())
@@ -258,6 +261,9 @@ fn chosen(attempt: &AttemptRecord) -> Vec<String> {
     let Verdict::Assign(choice) = &attempt.decision.verdict else { return Vec::new() };
     let mut table = table(["", "first token", "per token", "total", "energy", "money"]);
     table.add_row(std::iter::once("predicted".to_owned()).chain(predicted(&choice.estimate)).collect::<Vec<_>>());
+    if let Some(row) = nine_in_ten(&choice.estimate) {
+        table.add_row(row);
+    }
     table.add_row(std::iter::once("actual".to_owned()).chain(actual(&attempt.actual)).collect::<Vec<_>>());
     let ended = match &attempt.outcome {
         Some(Outcome::Answered(_)) => "  answered".to_owned(),
@@ -266,16 +272,6 @@ fn chosen(attempt: &AttemptRecord) -> Vec<String> {
     };
     let usage = attempt.actual.usage;
     vec![table.to_string(), format!("{ended}; {} of prompt, {} generated", usage.prompt, usage.output)]
-}
-
-fn predicted(estimate: &Estimate) -> [String; 5] {
-    [
-        estimate.first_token.to_string(),
-        estimate.per_token.to_string(),
-        format!("{} (most)", estimate.total),
-        optional(estimate.energy),
-        optional(estimate.money),
-    ]
 }
 
 fn actual(actual: &Actual) -> [String; 5] {
@@ -341,6 +337,7 @@ fn lower<T: std::fmt::Debug>(value: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared::estimate::Estimate;
     use shared::ids::{AttemptId, NodeId, PlanEpoch, RequestId, ServiceId, VariantId};
     use shared::plan::{Choice, Reason, Rejected, Split};
     use shared::units::{Fraction, Moment, Quality};
@@ -358,6 +355,8 @@ mod tests {
             per_token: Micros::from_millis(7),
             total: Micros::from_millis(3 * ms),
             spread: Fraction::default(),
+            output: None,
+            high: None,
             energy: None,
             money: None,
             quality: Quality::default(),

@@ -261,6 +261,11 @@ measured!(
     TokenRate, " tok/s", 1e7
 );
 measured!(
+    /// A length of time in seconds that may be far below a microsecond: what one token of many adds to a step. A day is a broken
+    /// measurement.
+    Seconds, " s", 86_400.0
+);
+measured!(
     /// Bytes per second.
     ByteRate, " B/s", 1e13
 );

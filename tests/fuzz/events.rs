@@ -57,6 +57,7 @@ fn job(sink: mpsc::Sender<ExecEvent>, number: usize) -> Job {
         kind: PromptKind::Chat,
         prompt: Tokens(5),
         output_max: Tokens(8),
+        output_likely: None,
         features: Features::default(),
         body: Bytes(10),
         residency: ResidencyBound::Anywhere,

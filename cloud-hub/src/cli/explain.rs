@@ -202,6 +202,8 @@ mod tests {
             per_token: Micros::from_millis(10),
             total: Micros::from_millis(900),
             spread: Fraction::default(),
+            output: None,
+            high: None,
             energy: None,
             money: None,
             quality: Quality::new(0.6484).expect("good"),

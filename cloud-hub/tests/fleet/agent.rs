@@ -42,7 +42,7 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
         engine: EngineKind::Profiled,
         device: String::new(),
         state: ReplicaState::Ready,
-        load: Load { slots: 4, active: 0, queued: 0, queue_max: 8, backlog: Tokens(0) },
+        load: Load { slots: 4, active: 0, queued: 0, queue_max: 8, backlog: Tokens(0), ..Load::default() },
         memory: Bytes(1_000),
         context: Tokens(2_048),
         weights_sha256: None,
@@ -55,6 +55,8 @@ pub(crate) fn replica(variant: &str) -> ReplicaReport {
             spread: Fraction::new(0.1).expect("good"),
             source: ProfileSource::WarmUp,
             samples: 3,
+            pace: None,
+            load: None,
         }),
     }
 }

@@ -197,6 +197,7 @@ fn header(from: &Agent, to: &Agent, number: u128) -> ExecHeader {
         kind: PromptKind::Chat,
         prompt: Tokens(3),
         output_max: Tokens(10),
+        output_likely: None,
         features: Features::default(),
         body: Bytes(4),
         residency: ResidencyBound::Anywhere,

@@ -144,7 +144,7 @@ impl EngineConfig {
 pub fn start(config: EngineConfig, state: &Path) -> Result<Arc<dyn Engine>, StartError> {
     match config {
         #[cfg(feature = "llm")]
-        EngineConfig::Llm(config) => Ok(Arc::new(super::llm::Llm::start(config)?)),
+        EngineConfig::Llm(config) => Ok(Arc::new(super::llm::Llm::start_in(config, Some(state.to_owned()))?)),
         #[cfg(feature = "llama-cpp")]
         EngineConfig::LlamaCpp(config) => Ok(Arc::new(super::llm::llamacpp::LlamaCpp::start(config)?)),
         #[cfg(all(feature = "llm", not(feature = "llama-cpp")))]
@@ -198,6 +198,8 @@ impl Rates {
             spread: Fraction::new(self.spread).map_err(quantity("rates.spread"))?,
             source: ProfileSource::Declared,
             samples: 0,
+            pace: None,
+            load: None,
         })
     }
 }

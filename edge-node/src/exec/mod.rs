@@ -12,6 +12,7 @@
 mod config;
 mod extras;
 mod hold;
+mod kept;
 #[cfg(feature = "llm")]
 pub mod llm;
 mod outlet;

@@ -104,6 +104,8 @@ impl Learner {
             spread: Fraction::new(self.prompt.deviation.max(self.decode.deviation).clamp(0.0, 1.0)).unwrap_or_default(),
             source: self.given.unwrap_or(ProfileSource::Requests),
             samples: self.samples,
+            pace: None,
+            load: None,
         })
     }
 }
@@ -149,6 +151,8 @@ mod tests {
             spread: Fraction::default(),
             source: ProfileSource::Declared,
             samples: 0,
+            pace: None,
+            load: None,
         };
         let mut learner = Learner::from_profile(&declared);
         assert_eq!(learner.profile().map(|p| p.source), Some(ProfileSource::Declared));

@@ -2,6 +2,7 @@
 //! request, never a name that a client made up.
 
 use super::execute::Engines;
+use super::foresight::Foresight;
 use super::links::Links;
 use crate::exec::Reuse;
 use crate::logic::NodeStatus;
@@ -116,6 +117,7 @@ pub(super) struct Meters {
     stage_bytes: Counter,
     peer_bytes: Family<DirectionLabels, Gauge>,
     reuse: [Family<VariantLabels, Gauge>; REUSE.len()],
+    foresight: Foresight,
     refused: Family<RefusalLabels, Gauge>,
     refusals: OnceLock<Arc<Refusals>>,
     links: Arc<Links>,
@@ -158,6 +160,7 @@ impl Meters {
             stage_bytes: Counter::default(),
             peer_bytes: Family::default(),
             reuse: Default::default(),
+            foresight: Foresight::default(),
             refused: Family::default(),
             refusals: OnceLock::new(),
             links,
@@ -220,6 +223,7 @@ impl Meters {
             "Bytes to and from other agents without the hub, as the network sees them",
             self.peer_bytes.clone(),
         );
+        self.foresight.register(&mut registry);
         registry.register("refusals", "Those refused where other agents connect, by port and reason", self.refused.clone());
         for ((name, help), family) in REUSE.into_iter().zip(&self.reuse) {
             registry.register(name, help, family.clone());
@@ -289,6 +293,7 @@ impl Meters {
                 self.rejected.get_or_create(&ReasonLabels { reason: reason.clone() }).inc_by(u64::from(*count));
             }
         }
+        self.foresight.record(record);
         self.prompt_tokens.inc_by(u64::from(record.actual.usage.prompt.0));
         self.output_tokens.inc_by(u64::from(record.actual.usage.output.0));
         if let (Some(energy), Some(origin)) = (record.actual.energy, record.actual.energy_origin) {
@@ -331,6 +336,7 @@ impl Meters {
             self.load(&replica.variant, &replica.load);
         }
         self.read_reuse();
+        self.foresight.read(status);
         self.read_refusals();
         let (sent, received) = self.links.peer_bytes();
         for (direction, bytes) in [("sent", sent), ("received", received)] {

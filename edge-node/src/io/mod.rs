@@ -10,6 +10,7 @@ pub mod capture;
 mod control;
 mod driver;
 mod execute;
+mod foresight;
 mod hands;
 mod health;
 mod http;

@@ -6,7 +6,7 @@ use super::shares::Shares;
 use super::telemetry::{HEARTBEAT, Own, Reports};
 use super::uplink::Uplink;
 use super::view::View;
-use super::{AgentEffect, AgentEvent, NodeStatus, Persisted, UplinkStatus};
+use super::{AgentEffect, AgentEvent, LearntStatus, NodeStatus, Persisted, UplinkStatus};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
@@ -25,6 +25,9 @@ use std::collections::BTreeMap;
 const STALE_AFTER: Micros = Micros::from_secs(15);
 /// State is written to disk at most this often; what changed in between is sent again by the hub after a crash.
 const PERSIST_EVERY: Micros = Micros::from_secs(1);
+/// What requests taught is written at most this often where nothing else changes, and when the agent stops: a crash costs a minute of
+/// learning.
+const LEARNT_EVERY: Micros = Micros::from_secs(60);
 /// Heartbeats that a hub may ask for, shortest and longest: outside, it would be a storm or a lost lease.
 const HEARTBEATS: (Micros, Micros) = (Micros::from_millis(20), Micros::from_secs(60));
 
@@ -76,6 +79,9 @@ pub struct Agent {
     pub(super) reports: Reports,
     pub(super) session_seen: SessionEpoch,
     persisted_at: Option<Moment>,
+    /// Answers behind what was learned when it was last written.
+    #[serde(default)]
+    learnt_persisted: u64,
     pub(super) dirty: bool,
     pub(super) stopping: bool,
     left: bool,
@@ -123,6 +129,7 @@ impl Agent {
             reports: Reports::new(inventory),
             session_seen: restored.as_ref().map(|restored| restored.session_epoch_seen).unwrap_or_default(),
             persisted_at: None,
+            learnt_persisted: 0,
             dirty: false,
             stopping: false,
             left: false,
@@ -251,6 +258,12 @@ impl Agent {
             requests_open: self.core.requests_open(),
             spool: self.reports.spool(now),
             survey: self.reports.surveyed(now),
+            learnt: self
+                .core
+                .learnt()
+                .iter()
+                .map(|(service, learnt)| (service.clone(), LearntStatus::of(learnt.lengths())))
+                .collect(),
         }
     }
 
@@ -262,7 +275,8 @@ impl Agent {
     fn start(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
         self.tell_core(now, Event::Catalogue(self.config.catalogue.clone()), out);
         self.tell_core(now, Event::Degraded(true), out);
-        if let Some(restored) = self.restored.take() {
+        if let Some(mut restored) = self.restored.take() {
+            self.core.recall(std::mem::take(&mut restored.learnt));
             let changes = self.view.restore(&restored);
             self.follow_view(now, changes, out);
             let in_force = self.plans.restore(now, &restored);
@@ -329,17 +343,21 @@ impl Agent {
 
     fn persist(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {
         let (plans, view) = (self.plans.take_dirty(), self.view.take_dirty());
-        self.dirty |= plans || view;
+        let learnt: u64 = self.core.learnt().values().map(|learnt| learnt.lengths().report().answers).sum();
+        let grown = learnt != self.learnt_persisted && self.persisted_at.is_none_or(|at| now.since(at) >= LEARNT_EVERY);
+        self.dirty |= plans || view || grown;
         if self.dirty && self.persisted_at.is_none_or(|at| now.since(at) >= PERSIST_EVERY) {
             self.dirty = false;
             self.persisted_at = Some(now);
+            self.learnt_persisted = learnt;
             out.push(AgentEffect::Persist(Box::new(self.persisted())));
         }
     }
 
     fn persisted(&self) -> Persisted {
         let broker = self.uplink.broker_address().to_owned();
-        let mut persisted = Persisted { session_epoch_seen: self.session_seen, broker, ..Persisted::default() };
+        let learnt = self.core.learnt().clone();
+        let mut persisted = Persisted { session_epoch_seen: self.session_seen, broker, learnt, ..Persisted::default() };
         self.plans.persist(&mut persisted);
         self.view.persist(&mut persisted);
         persisted

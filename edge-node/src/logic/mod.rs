@@ -32,4 +32,4 @@ pub use event::{AgentEffect, AgentEvent, BrokerEvent, Ended, Gauges, LinkId, Pee
 pub use persisted::{Neighbour, Persisted};
 pub use quarantine::Kind;
 pub use spool::SpoolChange;
-pub use status::{NodeStatus, PeerStatus, PlanStatus, SpoolStatus, UplinkStatus};
+pub use status::{LearntStatus, NodeStatus, PeerStatus, PlanStatus, SpoolStatus, UplinkStatus};

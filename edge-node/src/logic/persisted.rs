@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
-use shared::ids::{NodeId, PlanEpoch, SessionEpoch};
+use shared::ids::{NodeId, PlanEpoch, ServiceId, SessionEpoch};
 use shared::plan::{Layer, Plan};
+use shared::request::Learnt;
 use shared::work::{Catalogue, ClientKey};
 use std::collections::BTreeMap;
 
@@ -43,4 +44,7 @@ pub struct Persisted {
     pub broker: String,
     /// Whether an operator wants this node empty.
     pub drain: bool,
+    /// What requests told of their services.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub learnt: BTreeMap<ServiceId, Learnt>,
 }

@@ -2,10 +2,11 @@
 
 use super::Kind;
 use serde::{Deserialize, Serialize};
+use shared::estimate::{Lengths, LengthsReport};
 use shared::fleet::{ReplicaReport, Survey, Tier, Transport};
 use shared::ids::{NodeId, PlanEpoch, ServiceId, SessionEpoch};
 use shared::plan::{Layer, Target};
-use shared::units::Micros;
+use shared::units::{Micros, Tokens};
 use std::collections::BTreeMap;
 
 /// The whole page.
@@ -47,6 +48,32 @@ pub struct NodeStatus {
     /// The machine's accelerators.
     #[serde(default, skip_serializing_if = "Survey::is_unset")]
     pub survey: Survey,
+    /// How long the answers of services become, as this node has seen.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub learnt: BTreeMap<ServiceId, LearntStatus>,
+}
+
+/// How long the answers of a service become.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LearntStatus {
+    /// Tokens that half of the answers to middling prompts do not exceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half: Option<Tokens>,
+    /// Tokens that nine in ten do not exceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<Tokens>,
+    /// How well lengths were foretold.
+    pub report: LengthsReport,
+}
+
+impl LearntStatus {
+    /// A prompt of middling length.
+    const PROMPT: Tokens = Tokens(256);
+
+    pub(super) fn of(lengths: &Lengths) -> Self {
+        let within = |share| lengths.quantile(Self::PROMPT, share);
+        Self { half: within(0.5), most: within(0.9), report: *lengths.report() }
+    }
 }
 
 /// The connection to the hub.

@@ -72,6 +72,7 @@ pub(crate) fn header(engine: &dyn Engine, body: &Body) -> ExecHeader {
         kind,
         prompt: Tokens((bytes / 4).max(1) as u32),
         output_max: Tokens(body.sampling.max_tokens),
+        output_likely: None,
         features: Features::default(),
         body: Bytes(bytes as u64),
         residency: ResidencyBound::Anywhere,

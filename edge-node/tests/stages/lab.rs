@@ -172,6 +172,7 @@ impl Ingress {
             kind: PromptKind::Completion,
             prompt: Tokens(10),
             output_max: Tokens(output_max),
+            output_likely: None,
             features: Features::default(),
             body: Bytes(100),
             residency: ResidencyBound::Anywhere,

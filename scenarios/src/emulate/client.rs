@@ -128,6 +128,8 @@ pub struct Times {
     pub per_token_ms: Option<f64>,
     /// Arrival to the end.
     pub total_ms: Option<f64>,
+    /// What nine in ten should keep within to the first token, where it was predicted.
+    pub first_token_high_ms: Option<f64>,
 }
 
 /// The decision in short: the `tidegate` member of an answer.

@@ -75,6 +75,8 @@ impl Truth {
                 spread: Fraction::new(0.1).unwrap_or_default(),
                 source: ProfileSource::WarmUp,
                 samples: 3,
+                pace: None,
+                load: None,
             }),
         }
     }

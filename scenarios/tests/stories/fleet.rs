@@ -6,7 +6,7 @@ use shared::ids::{NodeId, RequestId, ServiceId, VariantId};
 use shared::plan::{Candidate, Finish, Verdict};
 use shared::policy::dispatch::SplitRules;
 use shared::units::{Bytes, Micros, Quality, Tokens};
-use shared::work::{Features, LlmRequest, Needs, PromptKind, Residency, Service, Variant};
+use shared::work::{Features, Likely, LlmRequest, Needs, PromptKind, Residency, Service, Variant};
 
 pub(crate) const HEARTBEAT: Micros = Micros::from_secs(5);
 
@@ -127,6 +127,7 @@ pub(crate) fn request(id: RequestId, needs: Needs, output_max: u32) -> LlmReques
         stream: true,
         body: Bytes(400),
         needs,
+        likely: Likely::default(),
     }
 }
 

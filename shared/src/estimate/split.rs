@@ -1,7 +1,7 @@
 //! From the profiles, loads and paths of several nodes to an estimate of a request that they serve one after the other.
 
 use super::Estimate;
-use super::predict::{price, shared_by, waiting};
+use super::predict::{price, shared_pace, waiting};
 use crate::fleet::{Costs, Load, PathReport, Profile};
 use crate::units::{Fraction, Joules, MicroDollars, Micros, Quality, Tokens};
 use crate::work::{HeldLayers, LayerRange, LlmRequest, Precision};
@@ -9,10 +9,11 @@ use crate::work::{HeldLayers, LayerRange, LlmRequest, Precision};
 /// Prompt tokens that a stage passes on at once: what engines compute in one step, so that a long prompt stalls nobody.
 const CHUNK: f64 = 16.0;
 
-/// What each token pays at each cut beyond round trip and bytes: writing, reading and waking up on both sides. Splits on one
-/// machine without any network took 2.5 to 6.5 ms a token more than the whole; the least of it is counted, so that a fast network
-/// does not make a split look better than any that was seen.
-const HOP: Micros = Micros(2_500);
+/// What each token pays at each cut beyond round trip and bytes: writing, reading and waking up on both sides. Beside each other on
+/// one machine (`make bench-split`, 3.64 ms a token whole and 4.11 ms split, in the median of three runs) the cut cost 0.47 ms with
+/// its round trip over loopback. All of it is counted here and the round trip besides, so that a fast network does not make a split
+/// look better than any that was seen.
+const HOP: Micros = Micros(500);
 
 /// One stage of a split as an estimate sees it.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +49,7 @@ struct Pace {
 /// may go the same way, so the sum is as uncertain as its least certain part.
 #[must_use]
 pub fn predict_split(request: &LlmRequest, stages: &[StageFacts<'_>], precision: Precision, quality: Quality) -> Estimate {
-    let paces: Vec<_> = stages.iter().enumerate().map(|(number, stage)| pace(number, stage, precision)).collect();
+    let paces: Vec<_> = stages.iter().enumerate().map(|(number, stage)| pace(number, request, stage, precision)).collect();
     let hops: Micros = stages.iter().skip(1).map(|stage| stage.path.rtt.unwrap_or_default() + HOP).fold(Micros::ZERO, sum);
     let per_token: f64 = paces.iter().map(|pace| pace.decode + pace.carry).sum();
     let per_token = Micros::from_secs_f64(per_token) + hops;
@@ -59,18 +60,21 @@ pub fn predict_split(request: &LlmRequest, stages: &[StageFacts<'_>], precision:
     });
     // Header and acceptance at each cut too, one after the other; then half a round trip for states and half for the token.
     let travel = first + stages.iter().skip(1).map(|stage| stage.path.rtt.unwrap_or_default()).fold(Micros::ZERO, sum) + hops;
-    let wait =
-        stages.iter().map(|stage| waiting(stage.load, part(stage) / rate(stage.profile.decode.get()))).fold(Micros::ZERO, sum);
+    let alone = |stage: &StageFacts<'_>| part(stage) / rate(stage.profile.decode.get());
+    let wait = stages.iter().map(|stage| Micros::from_secs_f64(waiting(stage.load, alone(stage)))).fold(Micros::ZERO, sum);
     let overhead = stages.iter().map(|stage| stage.profile.overhead).fold(Micros::ZERO, sum);
     let first_token = travel + wait + overhead + prefill(request.prompt, &paces);
+    let output = request.output_likely();
     Estimate {
         first_token,
         wait,
         per_token,
-        total: first_token + per_token.scale(f64::from(request.output_max.0.saturating_sub(1))),
+        total: first_token + per_token.scale(f64::from(output.0.saturating_sub(1))),
         spread: stages.iter().map(|stage| stage.profile.spread).fold(Fraction::default(), |a, b| if b > a { b } else { a }),
+        output: Some(output).filter(|output| *output != request.output_max),
+        high: None,
         energy: stages.iter().map(|stage| energy(stage, request)).sum::<Option<f64>>().and_then(|sum| Joules::new(sum).ok()),
-        money: price_parts(stages.iter().map(|stage| (stage.costs, stage.layers.share())), request.prompt, request.output_max),
+        money: price_parts(stages.iter().map(|stage| (stage.costs, stage.layers.share())), request.prompt, output),
         quality,
     }
 }
@@ -108,12 +112,12 @@ fn part(stage: &StageFacts<'_>) -> f64 {
     f64::from(stage.layers.count()) / f64::from(stage.held.range.count().max(1))
 }
 
-fn pace(number: usize, stage: &StageFacts<'_>, precision: Precision) -> Pace {
-    let work = part(stage) * shared_by(stage.load);
+fn pace(number: usize, request: &LlmRequest, stage: &StageFacts<'_>, precision: Precision) -> Pace {
+    let (prompt, decode) = shared_pace(request, stage.profile, stage.load);
     let states = precision.carries(stage.held.hidden);
     Pace {
-        prompt: work / rate(stage.profile.prompt.get()),
-        decode: work / rate(stage.profile.decode.get()),
+        prompt: part(stage) * prompt,
+        decode: part(stage) * decode,
         carry: if number == 0 { 0.0 } else { stage.path.carry(states).as_secs_f64() },
     }
 }
@@ -127,6 +131,6 @@ fn prefill(prompt: Tokens, paces: &[Pace]) -> Micros {
 
 fn energy(stage: &StageFacts<'_>, request: &LlmRequest) -> Option<f64> {
     let prompt = request.prompt.as_f64() / rate(stage.profile.prompt.get());
-    let decode = request.output_max.as_f64() / rate(stage.profile.decode.get());
+    let decode = request.output_likely().as_f64() / rate(stage.profile.decode.get());
     Some(stage.costs.busy?.get() * part(stage) * (prompt + decode))
 }

@@ -4,6 +4,7 @@ mod accelerator;
 mod fact;
 mod hardware;
 mod node;
+mod pace;
 mod path;
 mod replica;
 mod telemetry;
@@ -13,6 +14,7 @@ pub use accelerator::{Accelerator, AcceleratorKind, Backend, DeviceRates, Droppe
 pub use fact::{Fact, Origin};
 pub use hardware::Hardware;
 pub use node::{Costs, Inventory, Machine, NodeState, Tier};
+pub use pace::{Beside, Pace, Step};
 pub use path::{Hop, PathReport, Transport, TransportOrder};
 pub use replica::{Load, Profile, ProfileSource, ReplicaReport, ReplicaState};
 pub use telemetry::{Gauge, Telemetry};

@@ -1,6 +1,6 @@
 //! A variant loaded on a node, as reported by it.
 
-use super::ReportFault;
+use super::{Pace, ReportFault};
 use crate::ids::VariantId;
 use crate::units::{Bytes, Fraction, Micros, TokenRate, Tokens};
 use crate::work::{EngineKind, HeldLayers, LayerRange};
@@ -47,6 +47,13 @@ pub struct Profile {
     pub source: ProfileSource,
     /// How many observations stand behind them.
     pub samples: u32,
+    /// The same by batch and context, where that was measured: then the rates above are its values for one middling request alone,
+    /// and `spread` the larger of its spreads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Pace>,
+    /// How long loading took, where this engine loads anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Micros>,
 }
 
 /// How busy a replica is. Small, because it rides on every answer and ping.
@@ -63,6 +70,16 @@ pub struct Load {
     pub queue_max: u32,
     /// Tokens that the running and waiting ones may still generate, with their prompts.
     pub backlog: Tokens,
+    /// Prompt tokens of those that have no token yet; absent from those who do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<Tokens>,
+    /// Tokens of others' prompts that were computed lately while a hundred tokens of an answer were: who decodes among many waits for
+    /// those who come. Absent from those who do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts_beside: Option<Tokens>,
+    /// Tokens that the running ones look back to, all together; absent from those who do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<Tokens>,
 }
 
 /// One replica in a node's report.
@@ -152,6 +169,9 @@ impl ReplicaReport {
                 field: field("profile"),
                 why: "want rates above zero; leave the profile out when unknown",
             });
+        }
+        if self.profile.as_ref().and_then(|profile| profile.pace).is_some_and(|pace| !pace.is_some_time()) {
+            return Err(ReportFault::Value { field: field("profile.pace"), why: "want steps that take some time" });
         }
         Ok(())
     }

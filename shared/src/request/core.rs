@@ -2,7 +2,8 @@
 
 use super::event::{AttemptEvent, Effect, Event};
 use super::executor::{Executor, Heard};
-use super::limits::RECONSIDER_EVERY;
+use super::learnt::Learnt;
+use super::limits::{LEARNT_MAX, RECONSIDER_EVERY};
 use super::retry::{RetryBudget, Suspects};
 use super::ticket::Ticket;
 use crate::fleet::{FleetDelta, FleetView, Hop, NodeState, PathReport, ReplicaReport, Tier};
@@ -60,8 +61,9 @@ pub struct RequestCore {
     #[serde(with = "crate::pairs")]
     pub(super) open: BTreeMap<(NodeId, VariantId), u32>,
     pub(super) retries: RetryBudget,
-    /// By how many tokens executors counted more in chat prompts than was estimated: what templates add.
-    pub(super) template_tokens: BTreeMap<ServiceId, u32>,
+    /// What requests told of their services.
+    #[serde(default)]
+    pub(super) learnt: BTreeMap<ServiceId, Learnt>,
     /// Something changed that a waiting request may have waited for.
     pub(super) changed: bool,
 }
@@ -89,7 +91,7 @@ impl RequestCore {
             suspects: Suspects::default(),
             open: BTreeMap::new(),
             retries: RetryBudget::default(),
-            template_tokens: BTreeMap::new(),
+            learnt: BTreeMap::new(),
             changed: false,
         };
         if core.config.executes {
@@ -100,6 +102,7 @@ impl RequestCore {
 
     /// Takes in one event and says what shall be done.
     pub fn handle(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
+        self.executor.now = now;
         match event {
             Event::Arrived(request) => self.arrive(now, request, effects),
             Event::ClientGone(request) => self.client_left(now, request, Failure::ClientGone, effects),
@@ -165,6 +168,17 @@ impl RequestCore {
     #[must_use]
     pub const fn grant(&self) -> &Grant {
         &self.grant
+    }
+
+    /// What requests told of their services.
+    #[must_use]
+    pub const fn learnt(&self) -> &BTreeMap<ServiceId, Learnt> {
+        &self.learnt
+    }
+
+    /// Begins with what an earlier life had learned. What cannot be reckoned with is left out.
+    pub fn recall(&mut self, learnt: BTreeMap<ServiceId, Learnt>) {
+        self.learnt = learnt.into_iter().filter(|(_, learnt)| learnt.sound()).take(LEARNT_MAX).collect();
     }
 
     /// The dispatch policy that runs.

@@ -4,6 +4,7 @@
 
 use super::event::{AttemptEvent, Effect};
 use super::limits::{ABORT_MAX, QUEUE_MAX_DEFAULT};
+use super::prompts::Prompts;
 use crate::fleet::{Load, ReplicaReport, ReplicaState};
 use crate::ids::{AttemptId, NodeId, VariantId};
 use crate::plan::{AllocationRow, Failure, Reason};
@@ -13,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+/// So many tokens of prompts count as one in a backlog.
+const PROMPTS_IN_BACKLOG: u32 = 10;
+
 /// All replicas and executions of this node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Executor {
@@ -20,6 +24,9 @@ pub(super) struct Executor {
     #[serde(with = "crate::pairs")]
     executions: BTreeMap<AttemptId, Execution>,
     arrivals: u64,
+    /// When the event came that is being handled.
+    #[serde(default)]
+    pub(super) now: Moment,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +35,8 @@ struct Replica {
     allocation: Option<AllocationRow>,
     active: u32,
     queue: Vec<AttemptId>,
+    #[serde(default)]
+    prompts: Prompts,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +49,9 @@ struct Execution {
     deadline: Option<Moment>,
     arrival: u64,
     tokens: Tokens,
+    /// Tokens of others' prompts that were computed since its first token.
+    #[serde(default)]
+    beside: Tokens,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +89,7 @@ impl Executor {
             let variant = report.variant.clone();
             let replica = match held.remove(&variant) {
                 Some(old) => Replica { report, ..old },
-                None => Replica { report, allocation: None, active: 0, queue: Vec::new() },
+                None => Replica { report, allocation: None, active: 0, queue: Vec::new(), prompts: Prompts::default() },
             };
             self.replicas.insert(variant, replica);
         }
@@ -128,12 +140,35 @@ impl Executor {
         let replica = self.replicas.get(variant)?;
         let mut load = Load { slots: replica.slots(), active: replica.active, queue_max: replica.queue_max(), ..Load::default() };
         load.queued = u32::try_from(replica.queue.len()).unwrap_or(u32::MAX);
-        // The backlog in tokens to generate; a prompt token costs about a tenth of that on the engines there are.
+        let (mut prompts, mut context) = (Tokens(0), Tokens(0));
+        let mut first: Option<&Execution> = None;
         for execution in self.executions.values().filter(|execution| execution.header.variant == *variant) {
-            let prompt = if execution.tokens.0 == 0 { execution.header.prompt.0 / 10 } else { 0 };
-            load.backlog += Tokens(prompt) + (execution.header.output_max - execution.tokens);
+            let prompt = execution.header.prompt;
+            if execution.tokens.0 == 0 {
+                prompts += prompt;
+            }
+            if execution.state != Progress::Queued {
+                context += prompt + execution.tokens;
+                if execution.tokens.0 == 0 && first.is_none_or(|first| execution.arrival < first.arrival) {
+                    first = Some(execution);
+                }
+            }
+            load.backlog += execution.remaining();
         }
+        if let Some(first) = first {
+            // Engines compute prompts one after the other.
+            prompts = prompts - replica.prompts.computed(self.now, first.header.prompt, replica.report.profile.as_ref());
+        }
+        // The backlog in tokens to generate; a prompt token costs about a tenth of that on the engines there are.
+        load.backlog += Tokens(prompts.0 / PROMPTS_IN_BACKLOG);
+        (load.prompts, load.context, load.prompts_beside) = (Some(prompts), Some(context), Some(replica.prompts.beside()));
         Some(load)
+    }
+
+    /// The loads of replicas that have something to do.
+    pub(super) fn busy_loads(&self) -> Vec<(VariantId, Load)> {
+        let busy = self.replicas.iter().filter(|(_, replica)| replica.active > 0 || !replica.queue.is_empty());
+        busy.filter_map(|(variant, _)| Some((variant.clone(), self.load(variant)?))).collect()
     }
 
     /// Whether this replica could take such a request now, by itself.
@@ -166,7 +201,15 @@ impl Executor {
         let (attempt, variant) = (header.attempt, header.variant.clone());
         let deadline = from.as_ref().and(header.remaining).map(|remaining| now + remaining);
         self.arrivals += 1;
-        let execution = Execution { header, from, state: Progress::Queued, deadline, arrival: self.arrivals, tokens: Tokens(0) };
+        let execution = Execution {
+            header,
+            from,
+            state: Progress::Queued,
+            deadline,
+            arrival: self.arrivals,
+            tokens: Tokens(0),
+            beside: Tokens(0),
+        };
         self.executions.insert(attempt, execution);
         if let Some(replica) = self.replicas.get_mut(&variant) {
             let executions = &self.executions;
@@ -203,11 +246,31 @@ impl Executor {
         let Some(execution) = self.executions.get_mut(&attempt) else { return Heard::Nothing };
         let own = execution.from.is_none() && execution.state == Progress::Running;
         match event {
-            AttemptEvent::Content(tokens) => execution.tokens += *tokens,
+            AttemptEvent::Content(tokens) => {
+                let first = execution.tokens.0 == 0 && tokens.0 > 0;
+                execution.tokens += *tokens;
+                if first {
+                    self.prompt_done(attempt);
+                }
+            }
             AttemptEvent::Ended(..) | AttemptEvent::Failed(_) | AttemptEvent::Refused(..) => self.release(attempt, effects),
             AttemptEvent::Accepted(_) | AttemptEvent::Progress => {}
         }
         if own { Heard::Own } else { Heard::Nothing }
+    }
+
+    /// A prompt was computed: while it was, those who decode beside it waited for it, and now the next one is.
+    fn prompt_done(&mut self, attempt: AttemptId) {
+        let Some(done) = self.executions.get(&attempt) else { return };
+        let (variant, prompt) = (done.header.variant.clone(), done.header.prompt);
+        for (id, other) in &mut self.executions {
+            if *id != attempt && other.header.variant == variant && other.tokens.0 > 0 {
+                other.beside += prompt;
+            }
+        }
+        if let Some(replica) = self.replicas.get_mut(&variant) {
+            replica.prompts.since = self.now;
+        }
     }
 
     /// Whether an attempt of the own ingress still waits for a slot.
@@ -240,6 +303,7 @@ impl Executor {
         let Some(execution) = self.executions.remove(&attempt) else { return };
         let variant = execution.header.variant;
         if let Some(replica) = self.replicas.get_mut(&variant) {
+            replica.prompts.learn(execution.tokens, execution.beside);
             if execution.state == Progress::Queued {
                 replica.queue.retain(|waiting| *waiting != attempt);
             } else {
@@ -255,8 +319,14 @@ impl Executor {
         let ready = replica.report.state == ReplicaState::Ready;
         while ready && replica.active < replica.slots() && !replica.queue.is_empty() {
             let attempt = replica.queue.remove(0);
+            let computing =
+                |one: &Execution| one.header.variant == *variant && one.state == Progress::Running && one.tokens.0 == 0;
+            let computing = self.executions.values().any(computing);
             if let Some(execution) = self.executions.get_mut(&attempt) {
                 execution.state = Progress::Running;
+                if !computing {
+                    replica.prompts.since = self.now;
+                }
                 replica.active += 1;
                 effects.push(Effect::Run(execution.header.clone()));
             }
@@ -286,6 +356,16 @@ impl Executor {
 }
 
 impl Execution {
+    /// Tokens that it is likely to get still. One that got more than was likely is taken to go on as long again.
+    fn remaining(&self) -> Tokens {
+        let most = self.header.output_max - self.tokens;
+        match self.header.output_likely {
+            Some(likely) if likely > self.tokens => most.min(likely - self.tokens),
+            Some(likely) => most.min(likely),
+            None => most,
+        }
+    }
+
     fn due(&self) -> Option<Moment> {
         match self.state {
             Progress::Aborting { give_up } => Some(give_up),

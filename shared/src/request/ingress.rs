@@ -2,7 +2,7 @@
 
 use super::core::RequestCore;
 use super::event::{AttemptEvent, Effect};
-use super::limits::{ATTEMPTS_MAX, REQUESTS_MAX, TEMPLATE_LEARNT_BELOW};
+use super::limits::{ATTEMPTS_MAX, LEARNT_MAX, REQUESTS_MAX};
 use super::retry::not_resumable;
 use super::ticket::{Stage, Ticket};
 use crate::estimate::price_parts;
@@ -10,20 +10,21 @@ use crate::fleet::{Costs, FleetDelta, Load, Origin};
 use crate::ids::{AttemptId, NodeId, RequestId, ServiceId, VariantId};
 use crate::plan::{Actual, Candidate, Failure, Finish, Outcome, Reason, Usage};
 use crate::policy::dispatch::DispatchEvent;
-use crate::units::{Joules, Moment, Tokens};
-use crate::work::{Capability, LlmRequest, PromptKind};
+use crate::units::{Joules, Moment};
+use crate::work::{Capability, LlmRequest};
 
 impl RequestCore {
     pub(super) fn arrive(&mut self, now: Moment, mut request: LlmRequest, effects: &mut Vec<Effect>) {
-        let id = request.id;
-        if request.kind == PromptKind::Chat {
-            request.prompt += Tokens(self.template_tokens.get(&request.service).copied().unwrap_or_default());
+        let (id, guessed) = (request.id, request.prompt);
+        if let Some(learnt) = self.learnt.get(&request.service) {
+            request.prompt = learnt.prompt(guessed, request.kind);
+            request.likely = learnt.likely(request.prompt);
         }
         if self.tickets.contains_key(&id) {
             return;
         }
         let full = self.tickets.len() >= REQUESTS_MAX;
-        self.tickets.insert(id, Ticket::new(now, request));
+        self.tickets.insert(id, Ticket::new(now, request, guessed));
         if full {
             self.finish(now, id, Outcome::Failed(Failure::Refused(Reason::QueueFull)), effects);
             return;
@@ -33,7 +34,15 @@ impl RequestCore {
             let refusal = Failure::Refused(Reason::Capability(lacking.name().to_owned()));
             return self.finish(now, id, Outcome::Failed(refusal), effects);
         }
+        self.look_at_own_loads(now);
         self.dispatch(now, id, None, effects);
+    }
+
+    /// What runs here has come further since its load was last told.
+    fn look_at_own_loads(&mut self, now: Moment) {
+        for (variant, load) in self.executor.busy_loads() {
+            self.view.apply(now, FleetDelta::Load { node: self.config.me.clone(), variant, load });
+        }
     }
 
     /// What the request needs and no replica of its service has, wherever it is and however it is: waiting would change nothing.
@@ -176,7 +185,7 @@ impl RequestCore {
         for node in candidate.nodes() {
             self.suspects.acquit(node, &candidate.variant);
         }
-        self.learn_template(id, usage.prompt);
+        self.learn_from(id, finish, &usage);
         if let Some(ticket) = self.tickets.get_mut(&id) {
             // An answer of no tokens at all still was an answer of this variant.
             ticket.resume.get_or_insert(candidate.variant);
@@ -184,19 +193,19 @@ impl RequestCore {
         self.finish(now, id, Outcome::Answered(finish), effects);
     }
 
-    /// Chat templates add a fixed number of tokens, which shows in short prompts: there the estimate from the text's length is
-    /// nearly right. Each such answer corrects the number by a quarter of what was still missing.
-    fn learn_template(&mut self, id: RequestId, counted: Tokens) {
+    /// What an answered request tells of its service.
+    fn learn_from(&mut self, id: RequestId, finish: Finish, usage: &Usage) {
         let Some(ticket) = self.tickets.get(&id) else { return };
         let request = &ticket.request;
-        let known = self.template_tokens.get(&request.service).copied().unwrap_or_default();
-        let guessed = request.prompt.0.saturating_sub(known);
-        if request.kind != PromptKind::Chat || counted.0 == 0 || guessed > TEMPLATE_LEARNT_BELOW {
+        if !self.learnt.contains_key(&request.service) && self.learnt.len() >= LEARNT_MAX {
             return;
         }
-        let wanted = counted.0.saturating_sub(guessed);
-        let learnt = if wanted > known { known + (wanted - known).div_ceil(4) } else { known - (known - wanted).div_ceil(4) };
-        self.template_tokens.insert(request.service.clone(), learnt);
+        let learnt = self.learnt.entry(request.service.clone()).or_default();
+        learnt.learn(ticket.guessed, request.kind, usage);
+        let output = ticket.delivered.max(usage.output);
+        if !request.features.embeddings && output.0 > 0 {
+            learnt.answered(usage.prompt, output, finish == Finish::Length, &request.likely);
+        }
     }
 
     /// Closes the books on the live attempt and tells the policy. Returns where it ran.

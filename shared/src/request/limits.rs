@@ -57,5 +57,6 @@ pub const RETRY_CONSTANT_MILLI: u32 = 10_000;
 /// Retries that each request earns, in thousandths: one in five may be repeated, so that a failing fleet gets at most 20 % more load.
 pub const RETRY_EARNED_MILLI: u32 = 200;
 
-/// Prompts estimated longer than this teach nothing about what a chat template adds: the error of the estimate itself is larger.
-pub const TEMPLATE_LEARNT_BELOW: u32 = 128;
+/// Services of which an ingress learns something. A catalogue of more is unheard of; the requests of further ones are judged by what
+/// their clients say.
+pub const LEARNT_MAX: usize = 256;

@@ -11,10 +11,13 @@ mod event;
 mod executor;
 mod fingerprint;
 mod ingress;
+mod learnt;
 pub mod limits;
+mod prompts;
 mod retry;
 mod ticket;
 
 pub use self::core::{CoreConfig, RequestCore};
 pub use event::{AttemptEvent, Effect, Event};
+pub use learnt::Learnt;
 pub use retry::not_resumable;

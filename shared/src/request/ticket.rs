@@ -13,6 +13,9 @@ use std::cmp::Reverse;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ticket {
     pub(super) request: LlmRequest,
+    /// Tokens of the prompt as they were estimated from its text alone.
+    #[serde(default)]
+    pub(super) guessed: Tokens,
     pub(super) arrived: Moment,
     pub(super) stage: Stage,
     pub(super) tried: Vec<(NodeId, VariantId)>,
@@ -59,9 +62,10 @@ pub(super) struct Trial {
 }
 
 impl Ticket {
-    pub(super) fn new(now: Moment, request: LlmRequest) -> Self {
+    pub(super) fn new(now: Moment, request: LlmRequest, guessed: Tokens) -> Self {
         Self {
             request,
+            guessed,
             arrived: now,
             stage: Stage::Waiting { since: now, reason: Reason::NoCandidate },
             tried: Vec::new(),

@@ -26,6 +26,9 @@ pub struct ExecHeader {
     pub prompt: Tokens,
     /// Most tokens to generate in all, those already delivered included.
     pub output_max: Tokens,
+    /// Tokens of the answer that are likely, where the ingress knows: what a queue reckons with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_likely: Option<Tokens>,
     /// What is asked of the engine.
     pub features: Features,
     /// Size of the body that follows acceptance.
@@ -66,6 +69,7 @@ impl ExecHeader {
             kind: request.kind,
             prompt: request.prompt,
             output_max: request.output_max,
+            output_likely: request.likely.output,
             features: request.features,
             body: request.body,
             priority: request.needs.slo.priority,

@@ -13,6 +13,6 @@ pub use header::ExecHeader;
 pub use key::{BadHash, ClientKey, KeyHash, KeyScope};
 pub use layers::{HeldLayers, LayerRange, Precision, STAGES_MAX, chained};
 pub use needs::{Needs, Priority, Slo};
-pub use request::{Capability, Features, LlmRequest, PromptKind};
+pub use request::{Capability, Features, Likely, LlmRequest, PromptKind};
 pub use residency::{Residency, ResidencyBound};
 pub use service::{BadCatalogue, Catalogue, EngineKind, Named, Service, Variant};

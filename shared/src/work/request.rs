@@ -120,6 +120,29 @@ impl Features {
     }
 }
 
+/// What is likely of a request, as far as earlier ones of its service tell. What nothing is known of is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Likely {
+    /// Tokens of the answer that half of such answers do not exceed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Tokens>,
+    /// Tokens of the answer that nine in ten of such answers do not exceed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_most: Option<Tokens>,
+    /// Tokens of the prompt that an engine has from earlier requests and need not compute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached: Option<Tokens>,
+}
+
+impl Likely {
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// One LLM request at its ingress.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmRequest {
@@ -143,4 +166,27 @@ pub struct LlmRequest {
     pub body: Bytes,
     /// What the client needs.
     pub needs: Needs,
+    /// What earlier requests of the service tell of it; filled in by the core of the ingress.
+    #[serde(default, skip_serializing_if = "Likely::is_nothing")]
+    pub likely: Likely,
+}
+
+impl LlmRequest {
+    /// Tokens of the answer that are reckoned with: what is likely, or else all that it may have.
+    #[must_use]
+    pub fn output_likely(&self) -> Tokens {
+        self.likely.output.map_or(self.output_max, |likely| likely.min(self.output_max))
+    }
+
+    /// The same for one that becomes long: nine in ten do not exceed it.
+    #[must_use]
+    pub fn output_most(&self) -> Tokens {
+        self.likely.output_most.map_or(self.output_max, |most| most.min(self.output_max)).max(self.output_likely())
+    }
+
+    /// Tokens of the prompt that are to be computed where its beginning may be known.
+    #[must_use]
+    pub fn prompt_new(&self) -> Tokens {
+        self.prompt - self.likely.cached.unwrap_or_default()
+    }
 }

@@ -51,6 +51,7 @@ impl Maker {
             stream: true,
             body: Bytes(self.dice.below(20_000)),
             needs,
+            likely: Likely::default(),
         };
         Ask { request, arrived: NOW.before(waited), tried, resume }
     }

@@ -294,7 +294,7 @@ impl Maker {
         let active = self.dice.small(slots + 1);
         let queued = if active == slots { self.dice.small(4) } else { 0 };
         let queue_max = if self.flavour == Flavour::NoCapacity { 0 } else { self.dice.small(6) };
-        Load { slots, active, queued, queue_max, backlog: Tokens(self.dice.small(2_000) * (active + queued)) }
+        Load { slots, active, queued, queue_max, backlog: Tokens(self.dice.small(2_000) * (active + queued)), ..Load::default() }
     }
 
     fn profile(&mut self) -> Option<Profile> {
@@ -306,6 +306,8 @@ impl Maker {
             spread: Fraction::new(0.2).expect("below 1"),
             source: ProfileSource::WarmUp,
             samples: 3,
+            pace: None,
+            load: None,
         };
         (!self.unwell(10)).then_some(profile)
     }

@@ -71,6 +71,8 @@ fn replica(number: u32, of: u32) -> ReplicaReport {
             spread: Fraction::default(),
             source: ProfileSource::WarmUp,
             samples: 3,
+            pace: None,
+            load: None,
         }),
     }
 }
@@ -100,6 +102,7 @@ fn request() -> LlmRequest {
         stream: true,
         body: Bytes(400),
         needs: Needs::default(),
+        likely: Likely::default(),
     }
 }
 

@@ -21,6 +21,7 @@ fn header() -> ExecHeader {
         kind: PromptKind::Chat,
         prompt: Tokens(120),
         output_max: Tokens(64),
+        output_likely: None,
         features: Features { stop: true, unseeded: true, ..Features::default() },
         body: Bytes(480),
         residency: ResidencyBound::Within(ScopeId::new("eu").expect("good")),

@@ -224,6 +224,8 @@ fn record() -> Record {
             per_token: Micros::from_millis(20),
             total: Micros::from_millis(1_570),
             spread: fraction(0.125),
+            output: None,
+            high: None,
             energy: Joules::new(12.0).ok(),
             money: Some(MicroDollars(30)),
             quality: Quality::new(0.25).expect("from 0 to 1"),

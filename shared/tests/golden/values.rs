@@ -57,6 +57,8 @@ pub(crate) fn replica(state: ReplicaState) -> ReplicaReport {
             spread: fraction(0.125),
             source: ProfileSource::WarmUp,
             samples: 5,
+            pace: None,
+            load: None,
         }),
     }
 }

@@ -10,7 +10,9 @@ use shared::plan::{AllocationRow, DispatchSetting, Failure, Finish, Grant, Outco
 use shared::policy::dispatch::SplitRules;
 use shared::request::{AttemptEvent, CoreConfig, Effect, Event, RequestCore, limits};
 use shared::units::{Bytes, Fraction, Micros, Moment, Quality, TokenRate, Tokens};
-use shared::work::{Catalogue, EngineKind, ExecHeader, Features, LlmRequest, Needs, PromptKind, Residency, Service, Variant};
+use shared::work::{
+    Catalogue, EngineKind, ExecHeader, Features, Likely, LlmRequest, Needs, PromptKind, Residency, Service, Variant,
+};
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).expect("name")
@@ -39,6 +41,8 @@ fn replica(slots: u32, rate: f64) -> ReplicaReport {
             spread: Fraction::new(0.1).expect("fraction"),
             source: ProfileSource::Declared,
             samples: 1,
+            pace: None,
+            load: None,
         }),
     }
 }
@@ -55,6 +59,7 @@ fn request(id: u128) -> LlmRequest {
         stream: true,
         body: Bytes(100),
         needs: Needs::default(),
+        likely: Likely::default(),
     }
 }
 
@@ -349,7 +354,7 @@ fn busy_refusals_go_elsewhere_without_suspicion() {
     let mut story = Story::new(1.0, 2.0, 100.0);
     story.tell(Event::Arrived(request(1)));
     let (_, first) = story.sent().expect("sent");
-    let busy = Load { slots: 2, active: 2, queued: 4, queue_max: 4, backlog: Tokens(100) };
+    let busy = Load { slots: 2, active: 2, queued: 4, queue_max: 4, backlog: Tokens(100), ..Load::default() };
     story.tell(Event::Remote(first, AttemptEvent::Refused(Reason::Busy, Some(busy))));
     assert_eq!(story.sent().map(|(at, _)| at), Some(node("s/peer")));
     let free = Load { slots: 2, queue_max: 4, ..Load::default() };

@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod check;
+mod paced;
 mod predict;
 mod residency;
 mod split;

@@ -4,21 +4,21 @@ use shared::estimate::{Estimate, predict, price};
 use shared::fleet::{Costs, Hop, Load, PathReport, Profile, ProfileSource};
 use shared::ids::{RequestId, ServiceId};
 use shared::units::*;
-use shared::work::{Features, LlmRequest, Needs, PromptKind};
+use shared::work::{Features, Likely, LlmRequest, Needs, PromptKind};
 
 /// Everything that an estimate is made from.
 #[derive(Clone)]
-struct Inputs {
-    request: LlmRequest,
-    profile: Profile,
-    load: Load,
-    path: PathReport,
+pub(crate) struct Inputs {
+    pub(crate) request: LlmRequest,
+    pub(crate) profile: Profile,
+    pub(crate) load: Load,
+    pub(crate) path: PathReport,
     costs: Costs,
 }
 
 impl Inputs {
     /// An idle replica of 500 and 50 tokens a second, 40 ms away; a request of 100 and 50 tokens.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let rate = |rate| TokenRate::new(rate).expect("good");
         Self {
             request: LlmRequest {
@@ -32,6 +32,7 @@ impl Inputs {
                 stream: true,
                 body: Bytes(1_000),
                 needs: Needs::default(),
+                likely: Likely::default(),
             },
             profile: Profile {
                 prompt: rate(500.0),
@@ -40,6 +41,8 @@ impl Inputs {
                 spread: Fraction::new(0.1).expect("good"),
                 source: ProfileSource::WarmUp,
                 samples: 5,
+                pace: None,
+                load: None,
             },
             load: Load { slots: 4, queue_max: 8, ..Load::default() },
             path: PathReport::with_rtt(Hop::Direct, Micros::from_millis(40)),
@@ -47,13 +50,13 @@ impl Inputs {
         }
     }
 
-    fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut changed = self.clone();
         change(&mut changed);
         changed
     }
 
-    fn predict(&self) -> Estimate {
+    pub(crate) fn predict(&self) -> Estimate {
         let quality = Quality::new(0.5).expect("good");
         predict(&self.request, &self.profile, &self.load, &self.path, &self.costs, quality)
     }
@@ -127,7 +130,8 @@ fn extremes_saturate() {
         inputs.request.body = Bytes(u64::MAX);
         inputs.path.rtt = Some(Micros::MAX);
         inputs.path.rate_out = ByteRate::new(1e-300).ok();
-        inputs.load = Load { slots: 0, active: u32::MAX, queued: u32::MAX, queue_max: 0, backlog: Tokens(u32::MAX) };
+        inputs.load =
+            Load { slots: 0, active: u32::MAX, queued: u32::MAX, queue_max: 0, backlog: Tokens(u32::MAX), ..Load::default() };
         inputs.profile.decode = TokenRate::default();
         inputs.costs.busy = Watts::new(Watts::MAX).ok();
     });

@@ -51,6 +51,7 @@ impl Asked {
             kind: PromptKind::Completion,
             prompt: Tokens(u32::try_from(prompt.len() / 4).unwrap_or(1)),
             output_max: Tokens(tokens),
+            output_likely: None,
             features: Features::default(),
             body: Bytes(prompt.len() as u64),
             residency: ResidencyBound::Anywhere,

@@ -157,6 +157,8 @@ fn report(node: &NodeId) -> Result<Telemetry, Box<dyn Error>> {
                 spread: Fraction::new(0.08)?,
                 source: ProfileSource::Requests,
                 samples: 312,
+                pace: None,
+                load: None,
             }),
         });
     }

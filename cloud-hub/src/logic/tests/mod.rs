@@ -66,6 +66,8 @@ fn replica() -> ReplicaReport {
             spread: Fraction::new(0.1).expect("a fraction"),
             source: ProfileSource::WarmUp,
             samples: 8,
+            pace: None,
+            load: None,
         }),
     }
 }

@@ -6,7 +6,7 @@ use shared::ids::{AttemptId, RequestId};
 use shared::plan::{Failure, Reason};
 use shared::request::AttemptEvent;
 use shared::wire::mqtt::{AckState, PlanAck};
-use shared::work::{ExecHeader, Features, LlmRequest, Needs, PromptKind, Residency};
+use shared::work::{ExecHeader, Features, Likely, LlmRequest, Needs, PromptKind, Residency};
 
 const NAMES: [&str; 6] = ["site/a", "site/b", "far/c", "far/d", "away/e", "cloud/f"];
 
@@ -60,6 +60,7 @@ fn request(dice: &mut Dice) -> LlmRequest {
             residency: dice.of(&[Residency::Anywhere, Residency::Site, Residency::Node]).unwrap_or_default(),
             ..Needs::default()
         },
+        likely: Likely::default(),
     }
 }
 

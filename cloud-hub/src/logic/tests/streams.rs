@@ -5,7 +5,7 @@ use shared::fleet::Hop;
 use shared::ids::{AttemptId, RequestId};
 use shared::plan::{Failure, Finish, Reason, Stage, Usage};
 use shared::request::{AttemptEvent, Effect};
-use shared::work::{ExecHeader, Features, HeldLayers, LayerRange, LlmRequest, Needs, PromptKind, Residency};
+use shared::work::{ExecHeader, Features, HeldLayers, LayerRange, Likely, LlmRequest, Needs, PromptKind, Residency};
 
 fn request(number: u128, residency: Residency) -> LlmRequest {
     LlmRequest {
@@ -19,6 +19,7 @@ fn request(number: u128, residency: Residency) -> LlmRequest {
         stream: true,
         body: Bytes(80),
         needs: Needs { residency, ..Needs::default() },
+        likely: Likely::default(),
     }
 }
 

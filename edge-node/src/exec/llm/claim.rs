@@ -20,6 +20,8 @@ pub(super) struct Claim {
     pub(super) cancel: CancellationToken,
     deadline: Option<Instant>,
     told: Instant,
+    /// When the job was taken.
+    pub(super) accepted: Instant,
 }
 
 /// What became of something that was to be delivered.
@@ -61,7 +63,7 @@ impl Claim {
         let remaining = header.remaining.map(|remaining| Duration::from_micros(remaining.0));
         let deadline = remaining.and_then(|remaining| accepted.checked_add(remaining));
         let room = PollSender::new(sink.clone());
-        Self { hold, outlet: Outlet::new(sink), room, full: Wait::default(), cancel, deadline, told: accepted }
+        Self { hold, outlet: Outlet::new(sink), room, full: Wait::default(), cancel, deadline, told: accepted, accepted }
     }
 
     pub(super) fn overdue(&self, now: Instant) -> bool {

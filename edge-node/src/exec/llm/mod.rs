@@ -17,6 +17,7 @@ mod matrix;
 mod merges;
 mod model;
 mod next;
+mod pacer;
 mod pieces;
 mod prefix;
 mod reception;
@@ -24,6 +25,7 @@ mod sampling;
 mod seat;
 mod sentence;
 mod stop;
+mod survey;
 mod template;
 mod threads;
 mod tokenizer;
@@ -39,18 +41,21 @@ pub use threads::{TooLate, set_threads};
 pub use tokenizer::Tokenizer;
 
 use super::hold::Hold;
-use super::rates::Learner;
+use super::kept::{PaceKey, Shelf};
 use super::{Engine, Hung, Input, Job, Reuse, StartError};
 use futures_util::future::BoxFuture;
 use gguf::Gguf;
+use pacer::Pacer;
 use prefix::{Counts, Prefixes};
 use reception::Reception;
+use shared::estimate::PaceLearner;
 use shared::fleet::{Load, ReplicaReport, ReplicaState};
 use shared::ids::VariantId;
 use shared::plan::Reason;
 use shared::units::{Bytes, Tokens};
 use shared::work::{EngineKind, HeldLayers, LayerRange};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,12 +101,20 @@ pub struct Llm {
 }
 
 impl Llm {
-    /// Starts loading, and returns at once.
+    /// Starts loading, and returns at once. What is measured of its speed is forgotten with it.
     ///
     /// # Errors
     /// [`StartError`] for slots that cannot be, or when no thread can be had. What is wrong with the file shows later, as
     /// [`ReplicaState::Failed`].
     pub fn start(config: LlmConfig) -> Result<Self, StartError> {
+        Self::start_in(config, None)
+    }
+
+    /// The same, with a state folder that keeps what is measured of its speed.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_in(config: LlmConfig, state: Option<PathBuf>) -> Result<Self, StartError> {
         super::config::check_slots(&config.variant, config.slots)?;
         let (variant, slots) = (config.variant.clone(), config.slots);
         let report = watch::Sender::new(ReplicaReport {
@@ -122,7 +135,8 @@ impl Llm {
         let (stop, ended) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
         let reused = Arc::<Counts>::default();
         let (stopped, counts) = (Arc::clone(&stop), Arc::clone(&reused));
-        let thread = Thread { config, stop: stopped, report: report.clone(), reused: counts, _ended: ended.clone().drop_guard() };
+        let thread =
+            Thread { config, state, stop: stopped, report: report.clone(), reused: counts, _ended: ended.clone().drop_guard() };
         let handle = std::thread::Builder::new()
             .name(thread_name("llm", &variant))
             .spawn(move || thread.run(jobs))
@@ -223,6 +237,7 @@ fn thread_name(what: &str, variant: &VariantId) -> String {
 /// What the computing thread is born with.
 struct Thread {
     config: LlmConfig,
+    state: Option<PathBuf>,
     stop: Arc<AtomicBool>,
     report: watch::Sender<ReplicaReport>,
     reused: Arc<Counts>,
@@ -255,10 +270,12 @@ impl Thread {
         let (model, footprint) = load::load(&mut gguf, &self.config, &go_on)?;
         let weights = gguf.sha256().to_owned();
         drop(gguf);
-        let profile = warm::measure(&model, self.config.cache, &go_on)?;
+        let (pacer, survey) = self.pace(&model, &weights, began.elapsed(), &go_on)?;
+        let profile = pacer.profile();
+        let rates = profile.as_ref().map(|profile| (profile.prompt.get(), profile.decode.get()));
         tracing::info!(
-            %variant, memory = footprint.total().0, layers = %model.held(), context = model.shape().context, load_ms = began.elapsed().as_millis(),
-            prompt_per_s = profile.prompt.get(), decode_per_s = profile.decode.get(), "model ready"
+            %variant, memory = footprint.total().0, layers = %model.held(), context = model.shape().context,
+            load_ms = began.elapsed().as_millis(), per_s = ?rates, measured_before = survey.is_none(), "model ready"
         );
 
         let (sender, arrivals) = mpsc::channel(self.config.slots as usize);
@@ -279,7 +296,7 @@ impl Thread {
             report.weights_sha256 = Some(weights);
             report.layers = Some(HeldLayers { range: model.held(), hidden: Bytes(4 * model.shape().hidden as u64) });
             report.context = tokens(model.shape().context);
-            report.profile = Some(profile.clone());
+            report.profile = profile;
         });
         let block = Cache::block_bytes(model.shape(), model.layers().len(), self.config.cache).max(1);
         let blocks_max = usize::try_from(footprint.prefixes.0 / block).unwrap_or(usize::MAX);
@@ -290,13 +307,38 @@ impl Thread {
             config: self.config.clone(),
             stop: Arc::clone(&self.stop),
             report: self.report.clone(),
-            learner: Learner::from_profile(&profile),
+            pacer,
+            survey,
             seats: Vec::new(),
         };
         worker.run(arrivals);
         // Its inbox is closed or it sees the stop: it ends by itself.
         let _ = reader.join();
         Ok(())
+    }
+
+    /// The pace that was kept of an earlier life, or a first look, and a survey to follow.
+    fn pace(
+        &self,
+        model: &Model,
+        weights: &str,
+        loading: Duration,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<(Pacer, Option<survey::Survey>), ModelError> {
+        let LlmConfig { variant, weights: form, cache, slots, .. } = &self.config;
+        let key = PaceKey {
+            weights: weights.to_owned(),
+            engine: format!("llm, weights {form:?}, cache {cache:?}, layers {}", model.held()),
+            device: format!("cpu, {} threads", threads::computing()),
+            program: format!("{} {:?}", env!("CARGO_PKG_VERSION"), edge_kernels::level()),
+        };
+        let shelf = Shelf::new(self.state.as_deref(), variant, key);
+        if let Some(kept) = shelf.read() {
+            warm::touch(model, *cache, go_on)?;
+            return Ok((Pacer::new(kept, shelf, loading), None));
+        }
+        let learner = PaceLearner::begin(warm::measure(model, *cache, go_on)?);
+        Ok((Pacer::new(learner, shelf, loading), Some(survey::Survey::new(*slots))))
     }
 }
 

@@ -8,12 +8,13 @@ use super::claim::{Claim, Delivered};
 use super::intake::{self, Intake};
 use super::model::States;
 use super::next::Next;
+use super::pacer::Judged;
 use super::sampling::Sampler;
 use super::stop::Spout;
 use super::tokenizer::Tokenizer;
 use crate::exec::ExecEvent;
-use crate::exec::rates::Observation;
 use edge_kernels::BLOCK;
+use shared::fleet::{Pace, Step};
 use shared::plan::{Failure, Finish, Usage};
 use shared::units::Tokens;
 use shared::wire::frame::{Drawn, TokenBatch};
@@ -93,7 +94,10 @@ pub(super) struct Progress {
     cached: usize,
     asked: bool,
     pending: Option<ExecEvent>,
-    seen: Observation,
+    /// The pace that held when the first pass began: by it the request's own time was to be foretold.
+    foretold: Option<Pace>,
+    /// How that turned out, for prompt and answer.
+    judged: [Judged; 2],
 }
 
 /// What a seat waits to have computed.
@@ -121,6 +125,13 @@ pub(super) enum Rows {
     Ids(Vec<u32>),
     /// Their hidden states before the first layer here.
     Hidden(States),
+}
+
+impl Chunk {
+    /// What it adds to a step.
+    pub(super) fn step(&self) -> Step {
+        Step::of(self.start as f64, self.count as f64, self.draw)
+    }
 }
 
 impl Seat {
@@ -190,18 +201,24 @@ impl Seat {
         }
     }
 
-    /// Takes note that a chunk was computed, in so much time if for nobody else. True when that was the end of its prompt.
-    pub(super) fn computed(&mut self, chunk: &Chunk, alone: Option<Duration>) -> bool {
-        let tokens = u32::try_from(chunk.count).unwrap_or(u32::MAX);
-        if let Some(took) = alone {
-            let seen = &mut self.progress.seen;
-            let (count, seconds) = match chunk.turn {
-                Turn::Prefill => (&mut seen.prompt_tokens, &mut seen.prompt_seconds),
-                Turn::Decode => (&mut seen.decode_tokens, &mut seen.decode_seconds),
-            };
-            *count += tokens;
-            *seconds += took.as_secs_f64();
+    /// Begins its first pass at this pace. False where it began before.
+    pub(super) fn begins(&mut self, pace: &Pace) -> bool {
+        let new = self.progress.foretold.is_none();
+        self.progress.foretold.get_or_insert(*pace);
+        new
+    }
+
+    /// Was part of a pass that took so long.
+    pub(super) fn passed(&mut self, chunk: &Chunk, step: &Step, took: Duration) {
+        let [prompt, answer] = &mut self.progress.judged;
+        let phase = if chunk.turn == Turn::Prefill { prompt } else { answer };
+        if let Some(pace) = &self.progress.foretold {
+            phase.add(pace.seconds(step), took.as_secs_f64());
         }
+    }
+
+    /// Takes note that a chunk was computed. True when that was the end of its prompt.
+    pub(super) fn computed(&mut self, chunk: &Chunk) -> bool {
         self.progress.computed += chunk.count;
         if !chunk.draw || self.progress.asked {
             return false;
@@ -323,9 +340,9 @@ impl Seat {
         Usage { prompt: Tokens(self.prompt), output: Tokens(self.output), cached: Tokens(cached) }
     }
 
-    /// What was seen of it, for the profile.
-    pub(super) fn observation(&self) -> Observation {
-        self.progress.seen
+    /// How its pace was foretold: of its prompt, and of its answer.
+    pub(super) const fn judged(&self) -> [Judged; 2] {
+        self.progress.judged
     }
 }
 

@@ -46,6 +46,13 @@ pub fn set_threads(threads: Option<u32>) -> Result<(), TooLate> {
     Ok(())
 }
 
+/// How many threads compute in this process.
+pub(super) fn computing() -> u32 {
+    let [_, pool] = VARIABLES.map(|name| std::env::var(name).ok().and_then(|number| number.parse().ok()));
+    // The pool's own rule where nobody said otherwise.
+    pool.unwrap_or_else(|| threads_default() + 1)
+}
+
 /// All cores but one.
 fn threads_default() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

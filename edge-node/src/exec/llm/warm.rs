@@ -1,36 +1,31 @@
-//! Measuring a freshly loaded model, or the layers of it that are held, so that decisions have a speed to go by from the first request on.
+//! A first look at a freshly loaded model, or the layers of it that are held, so that decisions have a speed to go by from the first
+//! request on. It is short, because nothing is served meanwhile; the survey finds the rest.
 
 use super::config::{CacheForm, ModelError};
 use super::model::{Model, States};
 use super::worker::CHUNK_TOKENS_MAX;
-use crate::exec::rates::{Learner, Observation};
-use shared::fleet::{Profile, ProfileSource};
+use shared::estimate::Guess;
 use std::time::Instant;
 
-/// Tokens of the measured prompt: four pieces as real prompts are computed.
-const PROMPT_TOKENS: usize = 4 * CHUNK_TOKENS_MAX;
+/// Tokens of the measured prompt: two pieces as real prompts are computed.
+const PROMPT_TOKENS: usize = 2 * CHUNK_TOKENS_MAX;
 /// Tokens generated after it.
-const DECODE_TOKENS: usize = 16;
+const DECODE_TOKENS: usize = 8;
 /// Tokens of each kind in the round before, which warms memory and threads and is thrown away.
 const WARM_TOKENS: usize = 2;
 
-/// Runs a short sequence and says how fast it was.
-pub(super) fn measure(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<Profile, ModelError> {
-    round(model, form, WARM_TOKENS, WARM_TOKENS, go_on)?;
-    let seen = round(model, form, PROMPT_TOKENS, DECODE_TOKENS, go_on)?;
-    let mut learner = Learner::default();
-    learner.observe(&seen);
-    let profile = learner.profile().ok_or_else(|| candle_core::Error::Msg("no time was measured".to_owned()))?;
-    Ok(Profile { source: ProfileSource::WarmUp, ..profile })
+/// Warms memory and threads.
+pub(super) fn touch(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<(), ModelError> {
+    round(model, form, WARM_TOKENS, WARM_TOKENS, go_on).map(|_| ())
 }
 
-fn round(
-    model: &Model,
-    form: CacheForm,
-    prompt: usize,
-    decode: usize,
-    go_on: &dyn Fn() -> bool,
-) -> Result<Observation, ModelError> {
+/// Runs a short sequence and says how fast it was.
+pub(super) fn measure(model: &Model, form: CacheForm, go_on: &dyn Fn() -> bool) -> Result<Guess, ModelError> {
+    touch(model, form, go_on)?;
+    round(model, form, PROMPT_TOKENS, DECODE_TOKENS, go_on)
+}
+
+fn round(model: &Model, form: CacheForm, prompt: usize, decode: usize, go_on: &dyn Fn() -> bool) -> Result<Guess, ModelError> {
     let shape = model.shape();
     let layers = model.layers();
     let mut cache = model.cache(form);
@@ -46,35 +41,28 @@ fn round(
         model.forward(layers.clone(), &enter(model, chunk)?, position, &mut cache)?;
         position += chunk.len();
     }
-    let prompt_seconds = began.elapsed().as_secs_f64();
+    let prompt_seconds = began.elapsed().as_secs_f64() / ids.len() as f64;
 
     let began = Instant::now();
-    let mut head_seconds = 0.0;
     let mut decoded = 0;
     while decoded < decode && position < shape.context {
         if !go_on() {
             return Err(ModelError::Stopped);
         }
         let hidden = model.forward(layers.clone(), &enter(model, &[id(position)])?, position, &mut cache)?;
-        let head = Instant::now();
         if model.held().is_last() {
             model.logits(&hidden)?;
         }
-        head_seconds += head.elapsed().as_secs_f64();
         (position, decoded) = (position + 1, decoded + 1);
     }
-    Ok(Observation {
-        prompt_tokens: u32::try_from(ids.len()).unwrap_or(u32::MAX),
-        prompt_seconds,
-        decode_tokens: u32::try_from(decoded).unwrap_or(u32::MAX),
-        decode_seconds: began.elapsed().as_secs_f64(),
-        // The first token costs the prompt, and once the head.
-        overhead_seconds: Some(head_seconds / decoded.max(1) as f64),
-    })
+    // A context of one token has no room for an answer; the prompt's pace is then all there is.
+    let decode_seconds = if decoded == 0 { prompt_seconds } else { began.elapsed().as_secs_f64() / decoded as f64 };
+    let chunk = u32::try_from(CHUNK_TOKENS_MAX).unwrap_or(u32::MAX);
+    Ok(Guess { prompt: prompt_seconds, decode: decode_seconds, chunk })
 }
 
 /// Hidden states of tokens; where the first layer is held elsewhere, some numbers of the same kind: speed does not depend on them.
-fn enter(model: &Model, ids: &[u32]) -> candle_core::Result<States> {
+pub(super) fn enter(model: &Model, ids: &[u32]) -> candle_core::Result<States> {
     if model.held().is_first() {
         return model.embed(ids);
     }

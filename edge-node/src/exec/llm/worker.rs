@@ -5,12 +5,13 @@
 
 use super::config::{LlmConfig, first_line};
 use super::model::{Model, Run, States};
+use super::pacer::Pacer;
 use super::prefix::Prefixes;
 use super::seat::{Chunk, Leave, Moment, Rows, Seat, Turn};
+use super::survey::Survey;
 use super::template::Texts;
-use crate::exec::rates::Learner;
 use crate::exec::{ExecEvent, PROGRESS_EVERY};
-use shared::fleet::ReplicaReport;
+use shared::fleet::{ReplicaReport, Step};
 use shared::plan::{Failure, Reason};
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,7 +53,9 @@ pub(super) struct Worker {
     pub(super) config: LlmConfig,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) report: watch::Sender<ReplicaReport>,
-    pub(super) learner: Learner,
+    pub(super) pacer: Pacer,
+    /// What is still to be measured while nobody wants anything.
+    pub(super) survey: Option<Survey>,
     pub(super) prefixes: Prefixes,
     pub(super) seats: Vec<Seat>,
 }
@@ -66,10 +69,12 @@ impl Worker {
             if !self.take_in(&mut arrivals, &mut cx) && self.seats.is_empty() {
                 return;
             }
-            if !self.step(&mut cx) {
+            if !self.step(&mut cx) && !self.survey() {
+                self.pacer.keep(false);
                 self.rest();
             }
         }
+        self.pacer.keep(true);
         arrivals.close();
         let late = std::iter::from_fn(|| arrivals.try_recv().ok());
         for seat in self.seats.drain(..).chain(late) {
@@ -81,7 +86,10 @@ impl Worker {
     fn take_in(&mut self, arrivals: &mut mpsc::Receiver<Seat>, cx: &mut Context<'_>) -> bool {
         loop {
             match arrivals.poll_recv(cx) {
-                Poll::Ready(Some(seat)) => self.seats.push(seat),
+                Poll::Ready(Some(seat)) => {
+                    self.seats.push(seat);
+                    self.survey.iter_mut().for_each(Survey::give_way);
+                }
                 Poll::Ready(None) => return false,
                 Poll::Pending => return true,
             }
@@ -93,22 +101,56 @@ impl Worker {
         if self.seats.is_empty() { std::thread::park() } else { std::thread::park_timeout(PAUSE) }
     }
 
+    /// Measures a little, if there is something left to measure and nobody is here. False when there was nothing.
+    fn survey(&mut self) -> bool {
+        let rows_max = self.chunk_tokens(false);
+        let Some(survey) = self.survey.as_mut().filter(|_| self.seats.is_empty()) else { return false };
+        match survey.pass(&self.model, self.config.cache, rows_max) {
+            Ok(Some((step, took))) => {
+                self.pacer.step(&step, took);
+                return true;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(variant = %self.config.variant, why = first_line(&error), "measuring was given up"),
+        }
+        self.survey = None;
+        self.pacer.keep(true);
+        self.report_profile();
+        let pace = self.pacer.pace();
+        tracing::info!(
+            variant = %self.config.variant, step_ms = pace.step.get() * 1e3, prompt_ms = pace.prompt.get() * 1e3,
+            decode_ms = pace.decode.get() * 1e3, seen_us = pace.seen.get() * 1e6, "model measured"
+        );
+        true
+    }
+
+    fn report_profile(&self) {
+        let profile = self.pacer.profile();
+        self.report.send_if_modified(|report| std::mem::replace(&mut report.profile, profile.clone()) != profile);
+    }
+
     /// One step: what waits is delivered, then each decoding request gets a token, and one prompt a piece, in one pass through the
     /// model. False when nothing could be computed.
     fn step(&mut self, cx: &mut Context<'_>) -> bool {
+        let began = Instant::now();
         self.serve_all(cx);
         let mut rest = self.choose();
-        let mut worked = false;
+        let mut passes = Vec::new();
         // Requests whose layers differ (stages beside whole ones) share no pass.
         while let Some((first, _)) = rest.first() {
             let layers = self.seats.get(*first).map(|seat| seat.layers.clone()).unwrap_or_default();
             let (group, others) =
                 rest.into_iter().partition(|(index, _)| self.seats.get(*index).is_some_and(|seat| seat.layers == layers));
-            self.pass(layers, group);
-            (rest, worked) = (others, true);
+            // Some of the layers say nothing about the speed of all.
+            let whole = layers == self.model.layers();
+            passes.push(self.pass(layers, group).filter(|_| whole));
+            rest = others;
+        }
+        if let [Some(step)] = passes.as_slice() {
+            self.pacer.step(step, began.elapsed());
         }
         self.remove_failed();
-        worked
+        !passes.is_empty()
     }
 
     /// Which seats get how many rows in this step.
@@ -140,36 +182,40 @@ impl Worker {
     /// Length of a prompt's piece in this step.
     fn chunk_tokens(&self, beside_others: bool) -> usize {
         let budget = if beside_others { CHUNK_SHARED } else { CHUNK_ALONE };
-        let rate = self.learner.profile().map_or(f64::INFINITY, |profile| profile.prompt.get());
-        ((rate * budget.as_secs_f64()) as usize).clamp(1, CHUNK_TOKENS_MAX)
+        let rest = budget.as_secs_f64() - self.pacer.pace().step.get();
+        ((rest / self.pacer.pace().prompt.get()) as usize).clamp(1, CHUNK_TOKENS_MAX)
     }
 
-    /// Takes rows of several seats through the layers together, and draws what follows.
-    fn pass(&mut self, layers: Range<usize>, chosen: Vec<(usize, usize)>) {
+    /// Takes rows of several seats through the layers together, and draws what follows. Says what was computed.
+    fn pass(&mut self, layers: Range<usize>, chosen: Vec<(usize, usize)>) -> Option<Step> {
         let began = Instant::now();
         let width = self.model.shape().hidden;
+        let alone = self.seats.len() == 1;
         let mut wanted = chosen.into_iter().peekable();
         let mut members = Vec::new();
         for (index, seat) in self.seats.iter_mut().enumerate() {
             let Some((_, rows_max)) = wanted.next_if(|(wanted, _)| *wanted == index) else { continue };
             if let Some(chunk) = seat.chunk(rows_max, width) {
+                if seat.begins(self.pacer.pace()) && alone {
+                    self.pacer.overhead(began.duration_since(seat.claim.accepted));
+                }
                 members.push((seat, chunk));
             }
         }
+        let step = members.iter().fold(Step::default(), |step, (_, chunk)| step.and(chunk.step()));
         let outcome = compute(&self.model, layers, &mut members).map_err(|error| Failure::Engine(first_line(&error)));
-        let alone = (members.len() == 1).then(|| began.elapsed());
         let mut results = match outcome {
             Ok(results) => results,
             Err(failure) => {
                 members.iter_mut().for_each(|(seat, _)| seat.failed = Some(failure.clone()));
-                return;
+                return None;
             }
         };
         let mut logits = results.logits.chunks_exact_mut(self.model.shape().vocabulary.max(1));
         let whole = self.model.layers();
         let mut row = 0;
         for (seat, chunk) in &mut members {
-            if seat.computed(chunk, alone) && seat.layers == whole {
+            if seat.computed(chunk) && seat.layers == whole {
                 seat.done().into_iter().for_each(|(ids, blocks)| self.prefixes.keep(ids, blocks));
             }
             let rows = row..row + chunk.count;
@@ -180,6 +226,9 @@ impl Worker {
             };
             seat.failed = drawn.err();
         }
+        let took = began.elapsed();
+        members.iter_mut().for_each(|(seat, chunk)| seat.passed(chunk, &step, took));
+        Some(step)
     }
 
     fn remove_failed(&mut self) {
@@ -212,7 +261,8 @@ impl Worker {
             // Some of the layers say nothing about the speed of all.
             if seat.layers == self.model.layers() {
                 seat.done().into_iter().for_each(|(ids, blocks)| self.prefixes.keep(ids, blocks));
-                self.learner.observe(&seat.observation());
+                let [prompt, answer] = seat.judged();
+                self.pacer.judge(prompt, answer);
                 learned = true;
             }
             match leave {
@@ -221,8 +271,7 @@ impl Worker {
             }
         }
         if learned {
-            let profile = self.learner.profile();
-            self.report.send_if_modified(|report| std::mem::replace(&mut report.profile, profile.clone()) != profile);
+            self.report_profile();
         }
     }
 }

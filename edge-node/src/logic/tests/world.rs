@@ -7,7 +7,7 @@ use shared::plan::{DispatchSetting, OffloadRow, Plan, PlanRows, Target};
 use shared::units::{Bytes, Fraction, Micros, Moment, Quality, TokenRate, Tokens};
 use shared::wire::frame::Welcome;
 use shared::wire::mqtt::{ViewMessage, ViewNode};
-use shared::work::{Catalogue, EngineKind, Features, LlmRequest, Needs, PromptKind, Service, Variant};
+use shared::work::{Catalogue, EngineKind, Features, Likely, LlmRequest, Needs, PromptKind, Service, Variant};
 
 pub(super) fn node(name: &str) -> NodeId {
     NodeId::new(name).expect("good")
@@ -46,6 +46,8 @@ pub(super) fn replica() -> ReplicaReport {
             spread: Fraction::new(0.1).expect("good"),
             source: ProfileSource::Declared,
             samples: 1,
+            pace: None,
+            load: None,
         }),
     }
 }
@@ -202,6 +204,7 @@ pub(super) fn request(id: u128) -> LlmRequest {
         stream: false,
         body: Bytes(100),
         needs: Needs::default(),
+        likely: Likely::default(),
     }
 }
 

@@ -132,11 +132,15 @@ impl Progress {
                 first_token_ms: Some(millis(estimate.first_token)),
                 per_token_ms: Some(millis(estimate.per_token)),
                 total_ms: millis(estimate.total),
+                first_token_high_ms: estimate.high.map(|high| millis(high.first_token)),
+                total_high_ms: estimate.high.map(|high| millis(high.total)),
             }),
             actual: Times {
                 first_token_ms: self.first_token.map(|first| millis(between(self.arrived, first))),
                 per_token_ms: self.per_token().map(millis),
                 total_ms: millis(between(self.arrived, now)),
+                first_token_high_ms: None,
+                total_high_ms: None,
             },
         }
     }
@@ -171,6 +175,11 @@ struct Times {
     first_token_ms: Option<f64>,
     per_token_ms: Option<f64>,
     total_ms: f64,
+    /// What nine in ten should keep within; of predictions only, where their uncertainty is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_token_high_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_high_ms: Option<f64>,
 }
 
 fn between(from: Instant, to: Instant) -> Micros {

@@ -237,6 +237,8 @@ pub(crate) fn assigned(number: u16, node: &str) -> Line {
         per_token: Micros(10_000),
         total: Micros(400_000),
         spread: Fraction::new(0.1).expect("good"),
+        output: None,
+        high: None,
         energy: None,
         money: None,
         quality: Quality::new(0.5).expect("good"),

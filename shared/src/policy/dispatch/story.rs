@@ -7,7 +7,7 @@ use crate::fleet::{
 use crate::ids::{NodeId, PlanEpoch, RequestId, ServiceId, VariantId};
 use crate::plan::{Grant, Target};
 use crate::units::{Bytes, Fraction, Micros, Moment, Quality, TokenRate, Tokens};
-use crate::work::{Catalogue, EngineKind, Features, LlmRequest, Needs, PromptKind, Service, Variant};
+use crate::work::{Catalogue, EngineKind, Features, Likely, LlmRequest, Needs, PromptKind, Service, Variant};
 use std::collections::BTreeMap;
 
 /// The ingress of every story.
@@ -81,6 +81,8 @@ pub(crate) fn replica(with: &str, decode: f64) -> ReplicaReport {
             spread: Fraction::default(),
             source: ProfileSource::WarmUp,
             samples: 1,
+            pace: None,
+            load: None,
         }),
     }
 }
@@ -99,6 +101,7 @@ impl Story {
             stream: true,
             body: Bytes(400),
             needs: Needs::default(),
+            likely: Likely::default(),
         };
         Self {
             now: START,
@@ -146,7 +149,7 @@ impl Story {
 
     /// A replica becomes so busy.
     pub(crate) fn busy(mut self, name: &str, with: &str, active: u32, queued: u32) -> Self {
-        let load = Load { slots: 4, active, queued, queue_max: 8, backlog: Tokens(100 * (active + queued)) };
+        let load = Load { slots: 4, active, queued, queue_max: 8, backlog: Tokens(100 * (active + queued)), ..Load::default() };
         self.tell(FleetDelta::Load { node: node(name), variant: variant(with), load });
         self
     }

@@ -16,7 +16,7 @@ use crate::ids::{NodeId, RequestId, VariantId};
 use crate::plan::{OffloadRow, PlacementRow, Target};
 use crate::policy::{Budget, Parts};
 use crate::units::{Bytes, Fraction, Micros, Tokens};
-use crate::work::{Features, LlmRequest, Needs, PromptKind, Service, Variant};
+use crate::work::{Features, Likely, LlmRequest, Needs, PromptKind, Service, Variant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -233,6 +233,7 @@ fn typical(config: &Config, service: &Service) -> LlmRequest {
         // English text has about four bytes a token.
         body: Bytes(u64::from(config.prompt.0) * 4),
         needs: Needs::default(),
+        likely: Likely::default(),
     }
 }
 

@@ -71,6 +71,7 @@ pub(super) fn read(
         stream,
         body: size(&body)?,
         needs: wishes.needs,
+        likely: shared::work::Likely::default(),
     };
     Ok(Call { ask: Ask { request, body }, model, include_usage })
 }
