@@ -294,7 +294,7 @@ async fn garbage_on_every_port_disturbs_nobody() {
         tcp_garbage(address).await;
     }
     let udp = UdpSocket::bind("127.0.0.1:0").expect("bound");
-    let gate = world.fleet.agent(&edge).expect("there").gate().address();
+    let gate = world.fleet.agent(&edge).expect("there").quic();
     for seed in 0..50 {
         for to in [world.fleet.hub().quic(), gate] {
             let mut bytes = noise(seed, 1_200);

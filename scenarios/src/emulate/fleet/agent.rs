@@ -44,6 +44,7 @@ pub struct Agent {
     http: SocketAddr,
     relay: Option<Relay>,
     gate: Gate,
+    quic: SocketAddr,
 }
 
 impl Agent {
@@ -76,7 +77,7 @@ impl Agent {
         let cli = Program::new("edge-node", path.clone(), log("-commands"));
         let run = Program::new(node.as_str(), path, log("")).arg("run").arg("--config").arg(&config);
         cli.clone().args(["join", &token.to_string(), "--name", &plan.name, "--state"]).arg(&state).run(COMMAND_WITHIN)?;
-        Ok(Self { node, folder, cli, run, process: None, http, relay, gate })
+        Ok(Self { node, folder, cli, run, process: None, http, relay, gate, quic })
     }
 
     /// Starts it and waits until it answers.
@@ -132,6 +133,12 @@ impl Agent {
     #[must_use]
     pub fn relay(&self) -> Option<&Relay> {
         self.relay.as_ref()
+    }
+
+    /// Where it listens for other agents itself, behind its gate.
+    #[must_use]
+    pub const fn quic(&self) -> SocketAddr {
+        self.quic
     }
 
     /// The way into it from its own site.
