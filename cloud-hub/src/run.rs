@@ -195,6 +195,7 @@ impl Ground {
         let (inbox, inputs) = mpsc::channel(INBOX_MAX);
         let counters = Arc::new(FrontCounters::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&counters)));
+        broker.refusals().into_iter().chain([endpoint.refusals()]).for_each(|refusals| metrics.show_refusals(refusals));
         let node_lifetime = Duration::from_secs(self.config.certificates.node_lifetime_s);
         let common = Common { store: store.clone(), metrics, counters, inbox, node_lifetime, ring };
 

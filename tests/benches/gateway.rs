@@ -1,6 +1,7 @@
 //! What the agent adds to a call, beside HAProxy and vllm-router in front of the same canned server: `make bench-gateway`.
 //!
-//! Everything is on loopback of one machine. The agent is as it comes: records on, one engine of the kind `upstream`.
+//! Everything is on loopback of one machine. The agent keeps its records, has one engine of the kind `upstream`, and as many threads
+//! as there are processors, as both peers take for themselves (`--threads` gives it another number).
 
 #[path = "kit/canned.rs"]
 mod canned;
@@ -154,6 +155,12 @@ fn long_prompts(report: &mut Report, runtime: &Runtime, at: [SocketAddr; 4]) -> 
         let what = format!("agent, 220 KB prompts, req/s at {} / at {}", LEVELS[level], LEVELS[level - 1]);
         report.floor(&what, Spread::of_ratios(&rates(3, level), &rates(3, level - 1)), Bound::AtLeast(LEVEL_TOLERANCE));
     }
+    // What the machine does without anything between falls as well, as more prompts than its caches hold are on their way.
+    let share = |level: usize| rates(3, level).iter().zip(rates(0, level)).map(|(own, direct)| own / direct).collect::<Vec<_>>();
+    for level in 1..LEVELS.len() {
+        let kept = Spread::of_ratios(&share(level), &share(0)).shown(2);
+        report.note(&format!("agent's req/s as a share of the direct ones, at {} / at {}: {kept}", LEVELS[level], LEVELS[0]));
+    }
     Ok(())
 }
 
@@ -204,10 +211,11 @@ fn start_router(folder: &Path, upstream: SocketAddr, runtime: &Runtime) -> io::R
 fn start_agent(folder: &Path, upstream: SocketAddr, runtime: &Runtime) -> io::Result<(Program, SocketAddr)> {
     let (address, file) = (free()?, folder.join("agent.toml"));
     let state = folder.join("agent");
+    let threads = number("--threads", std::thread::available_parallelism().map_or(1, usize::from));
     std::fs::write(
         &file,
         format!(
-            "state = {state:?}\n\n[http]\nlisten = \"{address}\"\n\n[[engines]]\nengine = \"upstream\"\nvariant = \"canned\"\n\
+            "state = {state:?}\nthreads = {threads}\n\n[http]\nlisten = \"{address}\"\n\n[[engines]]\nengine = \"upstream\"\nvariant = \"canned\"\n\
              url = \"http://{upstream}/v1\"\nmodel = \"canned\"\nslots = 512\ncontext = 131072\n"
         ),
     )?;

@@ -4,6 +4,7 @@ mod backups;
 mod bad_input;
 mod boot_alone;
 mod brokers;
+mod campaign;
 mod cancel;
 mod deploy_files;
 mod doctor;

@@ -60,16 +60,48 @@ impl BrokerClient {
         Self::connect(world, &identity, subscriptions).await
     }
 
-    async fn connect(world: &World, identity: &Identity, subscriptions: &[String]) -> Self {
+    /// With a certificate that is at hand.
+    ///
+    /// # Panics
+    /// When the broker does not let it in.
+    pub async fn with(world: &World, identity: &Identity, subscriptions: &[String]) -> Self {
+        Self::connect(world, identity, subscriptions).await
+    }
+
+    /// Tries to come in under the client id `name`, and wants to be refused.
+    ///
+    /// # Panics
+    /// When it is let in, or nobody says anything.
+    pub async fn refused(world: &World, identity: &Identity, name: &str) {
+        let (client, mut events) = Self::dial(world, identity, name.to_owned());
+        let told = async {
+            loop {
+                match events.poll().await {
+                    Ok(Event::Incoming(Packet::ConnAck(answer))) => {
+                        panic!("{} was let in as {name}: {answer:?}", identity.node())
+                    }
+                    Ok(_) => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        timeout(SOON, told).await.unwrap_or_else(|_| panic!("nobody refuses {} as {name}", identity.node()));
+        drop(client);
+    }
+
+    fn dial(world: &World, identity: &Identity, name: String) -> (AsyncClient, EventLoop) {
         let hub = world.fleet.hub();
         let tls = client_config(identity, &CertClock::new(0), hub.name(), b"").expect("TLS");
-        let name = format!("{}{SUFFIX}", identity.node().topic_level());
         let mut options = MqttOptions::new(name, hub.mqtt().ip().to_string(), hub.mqtt().port());
         options.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(Arc::new(tls))));
         let mut properties = rumqttc::v5::mqttbytes::v5::ConnectProperties::new();
         properties.max_packet_size = Some(PACKET_BYTES_MAX);
         options.set_connect_properties(properties);
-        let (client, events) = AsyncClient::new(options, REQUESTS_MAX);
+        AsyncClient::new(options, REQUESTS_MAX)
+    }
+
+    async fn connect(world: &World, identity: &Identity, subscriptions: &[String]) -> Self {
+        let (client, events) = Self::dial(world, identity, format!("{}{SUFFIX}", identity.node().topic_level()));
         let mut connected = Self { client, events, heard: VecDeque::new() };
         connected.until(|packet| matches!(packet, Packet::ConnAck(_)).then_some(()), "a connection").await;
         for subscription in subscriptions {

@@ -112,7 +112,11 @@ async fn wrong_method() -> Failed {
 async fn check_key(State(admin): Shared, request: Request, next: Next) -> Response {
     match admin.knows(request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
+        Err(refused) => {
+            let why = if refused.0 == StatusCode::FORBIDDEN { "scope" } else { "key" };
+            admin.metrics.refused("admin", why, "a client of the admin API");
+            refused.into_response()
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use shared::wire::frame::{Goodbye, Hello, Issued, Join, PULSES_MAX, Pulse};
 use shared_net::host::Tasks;
 use shared_net::link::{Acceptor, Code, FrameReader, FrameWriter, Link, Stream, StreamError};
 use shared_net::tls::CertClock;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -74,13 +75,16 @@ async fn serve_joiner(gate: Arc<Gate>, link: Link) {
     let Ok(mut stream) = link.accept().await else { return };
     match first_frame(&mut stream.reader).await {
         Some(Frame::Join(asked)) => {
-            let answer = gate.join(asked).await;
+            let answer = gate.join(asked, link.address()).await;
             if shared_net::join::answer(stream, answer).await.is_err() {
                 tracing::debug!(address = %link.address(), "a joining machine went away before its answer");
             }
             link.close(Code::DONE, "answered");
         }
-        _ => link.close(Code::FORBIDDEN, "want a join request: a connection without a certificate can do nothing else"),
+        _ => {
+            gate.metrics.refused("join", "no_request", &link.address().ip().to_string());
+            link.close(Code::FORBIDDEN, "want a join request: a connection without a certificate can do nothing else");
+        }
     }
 }
 
@@ -89,16 +93,19 @@ async fn first_frame(reader: &mut FrameReader) -> Option<Frame> {
 }
 
 impl Gate {
-    async fn join(&self, asked: Join) -> Result<Issued, String> {
+    async fn join(&self, asked: Join, from: SocketAddr) -> Result<Issued, String> {
         let (authority, hub) = (Arc::clone(&self.authority), self.me.clone());
         let (now, lifetime) = (UnixTime::now(&self.wall), self.node_lifetime);
         let joined = self.store.call(move |db| join::join(db, &authority, &hub, &asked, now, lifetime)).await;
         self.metrics.join(joined.as_ref().err().map_or("joined", join::Denied::code));
+        if let Err(denied) = &joined {
+            self.metrics.refused("join", denied.code(), &from.ip().to_string());
+        }
         self.enrol(joined, now, true).await
     }
 
     async fn renew(&self, node: NodeId, serial: String, request: Vec<u8>) -> Result<Issued, String> {
-        let authority = Arc::clone(&self.authority);
+        let (authority, who) = (Arc::clone(&self.authority), node.to_string());
         let (now, lifetime) = (UnixTime::now(&self.wall), self.node_lifetime);
         let renewed = self.store.call(move |db| {
             let shown = join::Shown { node: &node, serial: &serial };
@@ -106,6 +113,9 @@ impl Gate {
         });
         let renewed = renewed.await;
         self.metrics.join(if renewed.is_ok() { "renewed" } else { "renewal_denied" });
+        if renewed.is_err() {
+            self.metrics.refused("join", "renewal", &who);
+        }
         self.enrol(renewed, now, false).await
     }
 
@@ -120,7 +130,7 @@ impl Gate {
                 Ok(joined.issued(&self.authority, &self.me, now))
             }
             Err(denied) => {
-                tracing::warn!(error = &denied as &dyn std::error::Error, "a certificate was denied");
+                tracing::debug!(error = &denied as &dyn std::error::Error, "a certificate was denied");
                 Err(denied.to_string())
             }
         }

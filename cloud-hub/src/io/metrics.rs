@@ -8,10 +8,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use shared::ids::PlanEpoch;
 use shared::plan::Layer;
+use shared_net::host::Refusals;
 use shared_net::openai::FrontCounters;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 type Labels = Vec<(&'static str, String)>;
 type Counters = Family<Labels, Counter>;
@@ -37,6 +38,10 @@ pub struct Metrics {
     records_dropped: Counter,
     write_failures: Counter,
     front: Arc<FrontCounters>,
+    /// What joining and the admin API refused.
+    refusals: Arc<Refusals>,
+    /// What others refused who count for themselves.
+    others: Mutex<Vec<Arc<Refusals>>>,
 }
 
 impl Metrics {
@@ -61,6 +66,8 @@ impl Metrics {
             records_dropped: Counter::default(),
             write_failures: Counter::default(),
             front,
+            refusals: Arc::default(),
+            others: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -84,6 +91,16 @@ impl Metrics {
         registry.register("mqtt_turned_away", "What the embedded broker refused since it started, by what it was", turned_away);
         registry.register("records_dropped", "Records lost because the store was behind", self.records_dropped.clone());
         registry.register("store_failures", "Changes of state that could not be written", self.write_failures.clone());
+    }
+
+    /// Shows what a part with a port of its own refuses.
+    pub(crate) fn show_refusals(&self, of: Arc<Refusals>) {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner).push(of);
+    }
+
+    /// Somebody was refused by the hub itself.
+    pub(crate) fn refused(&self, port: &'static str, why: &'static str, who: &str) {
+        self.refusals.note(port, why, who);
     }
 
     pub(crate) fn join(&self, result: &'static str) {
@@ -184,6 +201,14 @@ impl Metrics {
             logic.get_or_create(&vec![("name", name.clone())]).inc_by(*count);
         }
         registry.register("logic", "What the hub's logic counted, by name", logic);
+        let refusals = Counters::default();
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for part in others.iter().chain([&self.refusals]) {
+            for ((port, why), count) in part.counts() {
+                refusals.get_or_create(&vec![("port", port.to_owned()), ("why", why.to_owned())]).inc_by(count);
+            }
+        }
+        registry.register("refusals", "Clients refused at a port other than the OpenAI API's, by port and reason", refusals);
         let front = self.front.snapshot();
         let http = Counters::default();
         for ((endpoint, status), count) in &front.requests {

@@ -15,8 +15,9 @@ use prometheus_client::registry::Registry;
 use shared::fleet::{Load, Transport};
 use shared::ids::VariantId;
 use shared::plan::{Outcome, Record, Verdict};
+use shared_net::host::Refusals;
 use shared_net::openai::FrontCounters;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Upper bounds of the histogram of first tokens, in seconds: from a cached prompt on a server to a long one on a board.
 const FIRST_TOKEN_S: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -57,6 +58,12 @@ struct KeyLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DirectionLabels {
     direction: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    port: &'static str,
+    why: &'static str,
 }
 
 /// What engines say of the beginnings of prompts that they keep, in the order of [`Meters::reuse`].
@@ -102,6 +109,8 @@ pub(super) struct Meters {
     stage_bytes: Counter,
     peer_bytes: Family<DirectionLabels, Gauge>,
     reuse: [Family<VariantLabels, Gauge>; REUSE.len()],
+    refused: Family<RefusalLabels, Gauge>,
+    refusals: OnceLock<Arc<Refusals>>,
     links: Arc<Links>,
     engines: Engines,
 }
@@ -141,6 +150,8 @@ impl Meters {
             stage_bytes: Counter::default(),
             peer_bytes: Family::default(),
             reuse: Default::default(),
+            refused: Family::default(),
+            refusals: OnceLock::new(),
             links,
             engines,
         };
@@ -200,8 +211,21 @@ impl Meters {
             "Bytes to and from other agents without the hub, as the network sees them",
             self.peer_bytes.clone(),
         );
+        registry.register("refusals", "Those refused where other agents connect, by port and reason", self.refused.clone());
         for ((name, help), family) in REUSE.into_iter().zip(&self.reuse) {
             registry.register(name, help, family.clone());
+        }
+    }
+
+    /// Shows what the port for other agents refuses.
+    pub(super) fn show_refusals(&self, of: Arc<Refusals>) {
+        // There is one such port: a second call would bring the same.
+        drop(self.refusals.set(of));
+    }
+
+    fn read_refusals(&self) {
+        for ((port, why), count) in self.refusals.get().map(|refusals| refusals.counts()).unwrap_or_default() {
+            self.refused.get_or_create(&RefusalLabels { port, why }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
@@ -295,6 +319,7 @@ impl Meters {
             self.load(&replica.variant, &replica.load);
         }
         self.read_reuse();
+        self.read_refusals();
         let (sent, received) = self.links.peer_bytes();
         for (direction, bytes) in [("sent", sent), ("received", received)] {
             let labels = DirectionLabels { direction };

@@ -203,6 +203,7 @@ impl Running {
         let endpoint = joined.as_ref().map(|joined| joined.endpoint.clone());
         let membership = joined.as_ref().map(|joined| joined.membership.clone());
         if let (Some(joined), Some(network)) = (joined, network) {
+            meters.show_refusals(joined.endpoint.refusals());
             let acceptor = joined.endpoint.acceptor();
             tasks.spawn_vital("peer acceptor", peers::accept(acceptor, network, handle.clone(), Arc::clone(&links)));
             let Joined { membership, member, endpoint, .. } = joined;

@@ -3,10 +3,11 @@
 use super::Broking;
 use crate::run::StartError;
 use shared::ids::NodeId;
-use shared_net::host::NotStopped;
+use shared_net::host::{NotStopped, Refusals};
 use shared_net::tls::Identity;
 use std::future::ready;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// There is none.
@@ -22,6 +23,10 @@ impl Embedded {
     }
 
     pub(super) const fn address(&self) -> SocketAddr {
+        match *self {}
+    }
+
+    pub(super) fn refusals(&self) -> Arc<Refusals> {
         match *self {}
     }
 

@@ -4,7 +4,7 @@ use super::{Broking, Revocations};
 use crate::run::StartError;
 use shared::ids::NodeId;
 use shared_net::broker::{Admission, Broker, BrokerSettings};
-use shared_net::host::NotStopped;
+use shared_net::host::{NotStopped, Refusals};
 use shared_net::tls::Identity;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,6 +29,10 @@ impl Embedded {
 
     pub(super) fn address(&self) -> SocketAddr {
         self.0.local_addr()
+    }
+
+    pub(super) fn refusals(&self) -> Arc<Refusals> {
+        self.0.refusals()
     }
 
     pub(super) fn turned_away(&self) -> (u64, u64) {

@@ -7,7 +7,7 @@ use crate::config::MqttSection;
 use crate::run::StartError;
 use embedded::Embedded;
 use shared::ids::NodeId;
-use shared_net::host::NotStopped;
+use shared_net::host::{NotStopped, Refusals};
 use shared_net::tls::{CertClock, Identity};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -79,6 +79,11 @@ impl Broker {
     /// Connections that did not come about, and attempts beyond a client's rights. An external broker counts for itself.
     pub(crate) fn turned_away(&self) -> Option<(u64, u64)> {
         self.embedded.as_ref().map(Embedded::turned_away)
+    }
+
+    /// The same by reason.
+    pub(crate) fn refusals(&self) -> Option<Arc<Refusals>> {
+        self.embedded.as_ref().map(Embedded::refusals)
     }
 
     /// Uses a renewed identity from now on. An external broker has its own files.

@@ -10,7 +10,6 @@ use mqtt5::broker::client_handler::ClientHandler;
 use mqtt5::broker::tls_acceptor::TlsStreamWrapper;
 use mqtt5::broker::transport::BrokerTransport;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -51,8 +50,7 @@ impl Acceptor {
 
     fn begin(&self, socket: TcpStream, address: SocketAddr, stop: &CancellationToken) {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.inner.refused.fetch_add(1, Ordering::Relaxed);
-            return tracing::warn!(%address, limit = CLIENTS_MAX, "too many MQTT clients: one was dropped");
+            return self.inner.refusals.note("mqtt", "no_place", &address.ip().to_string());
         };
         let (number, pushed_out) = lock(&self.waiting).begin(address.ip());
         let (inner, waiting, stop) = (Arc::clone(&self.inner), Arc::clone(&self.waiting), stop.clone());
@@ -67,7 +65,7 @@ impl Acceptor {
             match stream {
                 Some(stream) => serve(inner, stream, address).await,
                 None => {
-                    inner.refused.fetch_add(1, Ordering::Relaxed);
+                    inner.refusals.note("mqtt", "handshake", &address.ip().to_string());
                     tracing::debug!(%address, "no MQTT client: the TLS handshake failed");
                 }
             }

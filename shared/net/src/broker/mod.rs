@@ -13,7 +13,7 @@ mod waiting;
 pub use limits::{CLIENTS_MAX, HANDSHAKE_TIME_MAX};
 pub use rights::Admission;
 
-use crate::host::{NotStopped, Tasks};
+use crate::host::{NotStopped, Refusals, Tasks};
 use crate::tls::{self, Admit, CertClock, Identity, TlsError};
 use accept::Acceptor;
 use mqtt5::broker::resource_monitor::ResourceMonitor;
@@ -87,9 +87,11 @@ pub(crate) struct Inner {
     /// and after a restart the whole fleet would read as gone.
     pub(crate) stopping: AtomicBool,
     /// See [`Broker::refused`] and [`Broker::forbidden`].
-    pub(crate) refused: AtomicU64,
-    pub(crate) forbidden: AtomicU64,
+    pub(crate) refusals: Arc<Refusals>,
 }
+
+/// The reason of a refusal to publish or subscribe.
+pub(crate) const TOPIC: &str = "topic";
 
 /// One connection.
 pub(crate) struct Client {
@@ -172,8 +174,7 @@ impl Broker {
             clients: Mutex::new(BTreeMap::new()),
             next_client: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            refused: AtomicU64::new(0),
-            forbidden: AtomicU64::new(0),
+            refusals: Arc::default(),
         });
         let tasks = Tasks::new();
         tasks.spawn_vital("mqtt broker accepting", Acceptor::new(Arc::clone(&inner), tasks.clone()).run(listener));
@@ -196,13 +197,19 @@ impl Broker {
     /// Connections that did not come about: failed handshakes, certificates that are no longer good, wrong client ids, no place.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        self.inner.refused.load(Ordering::Relaxed)
+        self.inner.refusals.total() - self.forbidden()
     }
 
     /// Attempts of clients to publish or subscribe where they may not.
     #[must_use]
     pub fn forbidden(&self) -> u64 {
-        self.inner.forbidden.load(Ordering::Relaxed)
+        self.inner.refusals.counts().get(&("mqtt", TOPIC)).copied().unwrap_or(0)
+    }
+
+    /// Both, by reason.
+    #[must_use]
+    pub fn refusals(&self) -> Arc<Refusals> {
+        Arc::clone(&self.inner.refusals)
     }
 
     /// Ends all connections of a node, as after a revocation; its last will is published. Says how many there were.

@@ -60,7 +60,7 @@ impl Rights {
     /// Notes a refusal, unless the broker is stopping: then nobody did anything wrong.
     fn counted(&self, allowed: bool) -> bool {
         if !allowed && !self.inner.stopping.load(Ordering::Acquire) {
-            self.inner.forbidden.fetch_add(1, Ordering::Relaxed);
+            self.inner.refusals.note("mqtt", super::TOPIC, self.node.as_str());
         }
         allowed
     }
@@ -80,7 +80,7 @@ impl AuthProvider for Rights {
     fn authenticate<'a>(&'a self, connect: &'a ConnectPacket, _: SocketAddr) -> Answer<'a, mqtt5::Result<AuthResult>> {
         let answer = self.may_connect(connect);
         if !answer.authenticated {
-            self.inner.refused.fetch_add(1, Ordering::Relaxed);
+            self.inner.refusals.note("mqtt", "not_allowed", self.node.as_str());
         }
         Box::pin(ready(Ok(answer)))
     }

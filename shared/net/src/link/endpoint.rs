@@ -6,6 +6,7 @@ use super::listen::Acceptor;
 use super::lost::LinkError;
 use super::reset::ResetSecret;
 use super::tcp::{self, End};
+use crate::host::Refusals;
 use crate::tls::{self, Admit, CertClock, Identity, SERVER_NAME, TlsError};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, ServerConfig};
@@ -15,7 +16,6 @@ use shared::ids::NodeId;
 use shared::wire::ALPN;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -48,7 +48,7 @@ pub struct Endpoint {
     pub(super) udp: quinn::Endpoint,
     clock: CertClock,
     /// Handshakes of others that began and failed.
-    pub(super) failed: Arc<AtomicU64>,
+    pub(super) refusals: Arc<Refusals>,
     pub(super) listening: Option<Arc<Listening>>,
     running: Arc<Running>,
 }
@@ -102,8 +102,8 @@ impl Endpoint {
         let (datagrams, tcp) = sockets(listen).map_err(|source| LinkError::Bind { address: listen, source })?;
         let udp = open(listen, datagrams, secret, Some(server))?;
         let listening = Listening { admit, identity: RwLock::new(identity.clone()), tcp, tls: RwLock::new(tls) };
-        let (listening, failed, running) = (Some(Arc::new(listening)), Arc::default(), Arc::default());
-        Ok(Self { udp, clock: clock.clone(), failed, listening, running })
+        let (listening, refusals, running) = (Some(Arc::new(listening)), Arc::default(), Arc::default());
+        Ok(Self { udp, clock: clock.clone(), refusals, listening, running })
     }
 
     /// Sockets that only dial, for a machine that has no identity yet.
@@ -113,7 +113,7 @@ impl Endpoint {
     pub fn nameless(local: SocketAddr, clock: &CertClock) -> Result<Self, LinkError> {
         let socket = UdpSocket::bind(local).map_err(|source| LinkError::Bind { address: local, source })?;
         let udp = open(local, socket, &ResetSecret::random(), None)?;
-        Ok(Self { udp, clock: clock.clone(), failed: Arc::default(), listening: None, running: Arc::default() })
+        Ok(Self { udp, clock: clock.clone(), refusals: Arc::default(), listening: None, running: Arc::default() })
     }
 
     /// Where it listens, on UDP and TCP alike.
@@ -129,7 +129,13 @@ impl Endpoint {
     #[must_use]
     pub fn refused(&self) -> u64 {
         let stats = self.udp.stats();
-        self.failed.load(Ordering::Relaxed) + stats.refused_handshakes + stats.ignored_handshakes
+        self.refusals.total() + stats.refused_handshakes + stats.ignored_handshakes
+    }
+
+    /// The same, without those that were refused for want of a place before anything of them was read, by reason.
+    #[must_use]
+    pub fn refusals(&self) -> Arc<Refusals> {
+        Arc::clone(&self.refusals)
     }
 
     /// Uses a renewed identity from now on; open connections stay.

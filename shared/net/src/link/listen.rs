@@ -8,7 +8,6 @@ use shared::fleet::Transport;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -85,7 +84,7 @@ impl Acceptor {
     fn begin_tcp(&mut self, socket: TcpStream, remote: SocketAddr) {
         let handshake = Arc::clone(&self.tcp_handshakes).try_acquire_owned();
         let (Ok(place), Ok(handshake)) = (Arc::clone(&self.places).try_acquire_owned(), handshake) else {
-            self.endpoint.failed.fetch_add(1, Ordering::Relaxed);
+            self.endpoint.refusals.note("link", "no_place", &remote.ip().to_string());
             return;
         };
         let endpoint = self.endpoint.clone();
@@ -102,6 +101,7 @@ impl Acceptor {
             return Some(link);
         }
         let Ok(place) = Arc::clone(&self.strangers).try_acquire_owned() else {
+            self.endpoint.refusals.note("link", "too_many_join", &link.address().ip().to_string());
             link.close(Code::BUSY, "too many join at a time");
             return None;
         };
@@ -122,7 +122,7 @@ impl Endpoint {
         match shaken {
             Ok(link) => Some(link),
             Err(why) => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
+                self.refusals.note("link", "handshake", &address.ip().to_string());
                 tracing::debug!(%address, %why, "handshake failed");
                 None
             }

@@ -1,7 +1,7 @@
 //! What the front counts, for the host's metrics.
 
 use super::keys::{KeyCounts, KeyRing};
-use super::quiet::Quiet;
+use crate::host::Quiet;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -20,7 +20,6 @@ mod json;
 mod keys;
 mod models;
 mod progress;
-mod quiet;
 mod refusal;
 mod serve;
 mod shape;

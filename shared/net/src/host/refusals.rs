@@ -1,6 +1,7 @@
 //! A log that cannot be flooded: one line for each kind of refusal, from each party, in a minute. Counters count them all.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the same refusal of the same party stays silent.
@@ -8,13 +9,42 @@ const SILENT: Duration = Duration::from_secs(60);
 /// Parties and kinds that are remembered. Beyond it nothing is logged until some have been silent long enough.
 const REMEMBERED_MAX: usize = 1_024;
 
+/// What was refused at the ports of a program, by port and reason. Both are words of the code, so the counts cannot grow without end.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    counts: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    quiet: Mutex<Quiet>,
+}
+
+impl Refusals {
+    /// Counts a refusal at `port`, and logs it unless the same was said of `who` within the last minute.
+    pub fn note(&self, port: &'static str, why: &'static str, who: &str) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry((port, why)).or_default() += 1;
+        if self.quiet.lock().unwrap_or_else(PoisonError::into_inner).is_news(Instant::now(), who, why) {
+            tracing::warn!(port, why, who, "refused (said once a minute)");
+        }
+    }
+
+    /// How many so far, by port and reason.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many so far in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+}
+
 /// What was said lately.
 #[derive(Debug, Default)]
-pub(super) struct Quiet(BTreeMap<(String, &'static str), Instant>);
+pub(crate) struct Quiet(BTreeMap<(String, &'static str), Instant>);
 
 impl Quiet {
     /// Whether this is worth a line.
-    pub(super) fn is_news(&mut self, now: Instant, who: &str, code: &'static str) -> bool {
+    pub(crate) fn is_news(&mut self, now: Instant, who: &str, code: &'static str) -> bool {
         if self.0.len() >= REMEMBERED_MAX {
             self.0.retain(|_, said| now.saturating_duration_since(*said) < SILENT);
         }
