@@ -4,8 +4,8 @@
 
 use crate::exec::EngineConfig;
 pub use crate::net::{BadNet, Net};
-use crate::probe::{BadProbe, ProbeSection};
 pub use crate::probe::hardware::MachineSection;
+use crate::probe::{BadProbe, ProbeSection};
 use serde::{Deserialize, Serialize};
 use shared::fleet::{Costs, Tier};
 use shared::ids::{NodeId, ServiceId};

@@ -6,7 +6,6 @@ use crate::logic::NodeStatus;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use foresight::{lengths, nine_in_ten, predicted, rate};
-use shared::estimate::Estimate;
 use shared::fleet::{Hop, ProbeState, ReplicaState, Transport};
 use shared::plan::{Actual, AttemptRecord, Candidate, Decision, Finish, Outcome, Record, Verdict};
 use shared::units::{Joules, Micros};

@@ -21,9 +21,7 @@ use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::ProbeSection;
-use crate::probe::accelerator::watch::Watch;
-use crate::probe::machine::Probe;
-use crate::release::running_sha256;
+use crate::probe::accelerator::watch::Watch as AcceleratorWatch;
 use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared::units::Moment;
@@ -228,7 +226,7 @@ impl Running {
     /// such a process is.
     pub fn watch_accelerators(&self, section: &ProbeSection) {
         let (handle, folder, wanted) = (self.handle.clone(), Arc::clone(&self.folder), Arc::clone(&self.probe_wanted));
-        let watch = Watch { section: section.clone(), handle, folder, wanted };
+        let watch = AcceleratorWatch { section: section.clone(), handle, folder, wanted };
         self.tasks.spawn("accelerators", watch.run(self.tasks.cancelled()));
     }
 

@@ -3,8 +3,8 @@
 use super::world::{World, node, offload, published, replica, request, shown};
 use crate::logic::{Agent, AgentEffect, AgentEvent, BrokerEvent, Ended, PeerEvent, Publication, UplinkEvent};
 use shared::fleet::{
-    Accelerator, AcceleratorKind, Backend, DeviceRates, Fact, Hop, Load, MemoryBudget, NodeState, Origin, ProbeState, ReplicaReport,
-    ReplicaState, Survey,
+    Accelerator, AcceleratorKind, Backend, DeviceRates, Fact, Hop, Load, MemoryBudget, NodeState, Origin, ProbeState,
+    ReplicaReport, ReplicaState, Survey,
 };
 use shared::ids::{RequestId, VariantId};
 use shared::plan::Layer;
