@@ -58,9 +58,10 @@ pub(super) fn probe(wishes: Wishes, settings: &Settings) -> Result<(), CommandEr
         say!("the agent looks again; in some seconds: edge-node status{}", settings.arguments());
         return Ok(());
     }
+    let models = crate::io::models_folder(&config);
     let section = config.probe;
     let orders = Orders { program: Orders::own_program(), limit: section.limit(), always_cpu: true, drill: section.drill };
-    let report = wait(async { Ok(ProbeReport::make(&orders).await) })?;
+    let report = wait(async { Ok(ProbeReport::make(&orders, models).await) })?;
     show(wishes.json, &report, page(&report))?;
     if matches!(report.probe, ProbeState::Failed(_)) { Err(CommandError::Probe) } else { Ok(()) }
 }

@@ -24,17 +24,18 @@ pub(super) struct Watch {
     section: MachineSection,
 }
 
+/// Where models lie: the folder of the first engine's file, else the state folder.
+pub(crate) fn models_folder(config: &Config) -> PathBuf {
+    let model = config.engines.iter().find_map(|engine| engine.file()?.parent().map(PathBuf::from));
+    // A file without a folder lies in the present one.
+    let model = model.map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder });
+    model.unwrap_or_else(|| config.state.clone())
+}
+
 impl Watch {
     /// As configured; the folder of models is that of the first engine's file, else the state folder.
     pub(super) fn new(config: &Config) -> Self {
-        let model = config.engines.iter().find_map(|engine| engine.file()?.parent().map(PathBuf::from));
-        // A file without a folder lies in the present one.
-        let model = model.map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder });
-        Self {
-            state: config.state.clone(),
-            models: model.unwrap_or_else(|| config.state.clone()),
-            section: config.machine.clone(),
-        }
+        Self { state: config.state.clone(), models: models_folder(config), section: config.machine.clone() }
     }
 
     /// What is known without measuring: what the system says, and the last measurement.

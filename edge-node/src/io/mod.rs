@@ -29,5 +29,7 @@ mod stage;
 pub mod store;
 mod uplink;
 
+pub(crate) use machine::models_folder;
+
 pub use driver::{Handle, Stopped};
 pub use running::{Running, StartError};

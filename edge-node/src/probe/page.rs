@@ -1,15 +1,16 @@
 //! The page of `edge-node probe` for people, section by section.
 
+use super::hardware::{MachineReport, section};
 use super::report::ProbeReport;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
-use shared::fleet::{Accelerator, Backend, DeviceRates, Dropped, Fact, Machine, ProbeState};
+use shared::fleet::{Accelerator, Backend, DeviceRates, Dropped, Fact, ProbeState};
 use shared::units::Bytes;
 
 /// The whole page.
 #[must_use]
 pub fn page(report: &ProbeReport) -> String {
-    let mut sections = vec![machine(&report.machine)];
+    let mut sections = vec![machine(report)];
     sections.push(accelerators(report));
     sections.extend(dropped(&report.dropped));
     sections.extend(hints(&report.hints));
@@ -17,16 +18,11 @@ pub fn page(report: &ProbeReport) -> String {
     sections.join("\n\n")
 }
 
-fn machine(machine: &Machine) -> String {
-    let known = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
-    let cores = machine.cores.map(|cores| format!("{cores} to use"));
-    [
-        "Machine".to_owned(),
-        format!("  processor  {} ({})", known(machine.cpu.clone()), known(cores)),
-        format!("  memory     {}", known(machine.memory.map(size))),
-        format!("  system     {}", known(machine.os.clone())),
-    ]
-    .join("\n")
+fn machine(report: &ProbeReport) -> String {
+    let ProbeReport { machine, temperature, throttled, power, .. } = report.clone();
+    let more = |name: &str, value: Option<String>| format!("  {name:<18} {}", value.as_deref().unwrap_or("not known"));
+    let system = [more("memory", machine.memory.map(size)), more("system", machine.os.clone())].join("\n");
+    format!("{}{system}", section(&MachineReport { machine, temperature, throttled, power }))
 }
 
 fn accelerators(report: &ProbeReport) -> String {

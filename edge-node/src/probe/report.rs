@@ -1,10 +1,12 @@
 //! What `edge-node probe --json` prints. `edge-node/schema/probe.schema.json` describes it, and `probe --schema` prints that.
 
 use super::accelerator::{self, Failure, Look, Orders, look};
+use super::hardware::{self, Root, Sensors};
 use super::machine::Probe;
 use serde::{Deserialize, Serialize};
-use shared::fleet::{Accelerator, DeviceRates, Dropped, Machine, ProbeState};
-use shared::units::{Bytes, Micros};
+use shared::fleet::{Accelerator, DeviceRates, Dropped, Fact, Machine, ProbeState};
+use shared::units::{Bytes, Celsius, Micros, Watts};
+use std::path::PathBuf;
 
 /// The published description of [`ProbeReport`].
 pub const SCHEMA: &str = include_str!("../../schema/probe.schema.json");
@@ -14,8 +16,17 @@ pub const SCHEMA: &str = include_str!("../../schema/probe.schema.json");
 pub struct ProbeReport {
     /// Version of the program.
     pub version: String,
-    /// What the machine is.
+    /// What the machine is, and what it was measured to do.
     pub machine: Machine,
+    /// Temperature of its hottest part, in degrees Celsius.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<Celsius>,
+    /// Whether it is slowed down, for heat or want of power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled: Option<bool>,
+    /// What it draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<Fact<Watts>>,
     /// How the look for accelerators went.
     pub probe: ProbeState,
     /// The CPU at the probe's kernels.
@@ -43,10 +54,20 @@ pub struct Cost {
 }
 
 impl ProbeReport {
-    /// Measures this machine.
-    pub async fn make(orders: &Orders) -> Self {
-        let machine = Probe::new().machine();
-        Self::of(machine, look(orders).await)
+    /// Measures this machine, with the disk under the folder `models`, and reads its sensors. One after the other, so that none
+    /// disturbs the next.
+    pub async fn make(orders: &Orders, models: PathBuf) -> Self {
+        let measured = tokio::task::spawn_blocking(move || {
+            let mut sensors = Sensors::new(Root::live());
+            // Power from counters is that of the time between two looks.
+            drop(sensors.read());
+            let hardware = hardware::measure_gently(&models, &|| true).unwrap_or_else(|_| hardware::look(&Root::live()));
+            (Machine { hardware, ..Probe::new().machine() }, sensors.read())
+        });
+        // Fails only when it panics: then nothing is known of the machine.
+        let (machine, sensed) = measured.await.unwrap_or_default();
+        let report = Self::of(machine, look(orders).await);
+        Self { temperature: sensed.temperature, throttled: sensed.throttled, power: sensed.power, ..report }
     }
 
     /// What a look says.
@@ -65,6 +86,7 @@ impl ProbeReport {
             }
         };
         let shared::fleet::Survey { state, accelerators, dropped, hints } = survey;
-        Self { version, machine, probe: state, cpu, accelerators, dropped, hints, cost }
+        let (temperature, throttled, power) = (None, None, None);
+        Self { version, machine, temperature, throttled, power, probe: state, cpu, accelerators, dropped, hints, cost }
     }
 }
