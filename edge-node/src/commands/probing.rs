@@ -8,6 +8,7 @@ use crate::probe::report::{ProbeReport, SCHEMA};
 use clap::Args;
 use shared::fleet::ProbeState;
 use shared_net::say;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What may be wished of `probe`.
@@ -59,6 +60,8 @@ pub(super) fn probe(wishes: Wishes, settings: &Settings) -> Result<(), CommandEr
         return Ok(());
     }
     let models = crate::io::models_folder(&config);
+    // Before the first run there is no such folder: then the disk of this one is measured.
+    let models = if models.is_dir() { models } else { PathBuf::from(".") };
     let section = config.probe;
     let orders = Orders { program: Orders::own_program(), limit: section.limit(), always_cpu: true, drill: section.drill };
     let report = wait(async { Ok(ProbeReport::make(&orders, models).await) })?;

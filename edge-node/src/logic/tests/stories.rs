@@ -197,6 +197,15 @@ fn a_busy_agent_tells_less_than_two_thousand_bytes_a_second() {
         });
         let mut effects = world.tell(AgentEvent::Replicas(replicas.collect())).to_vec();
         effects.extend(world.pass(step));
+        // The hub is there, and says so.
+        let pings: Vec<_> = effects
+            .iter()
+            .filter_map(|effect| if let AgentEffect::Ping(pulse) = effect { Some(pulse.clone()) } else { None })
+            .collect();
+        for pulse in pings {
+            let dial = world.dial_number();
+            effects.extend(world.tell(AgentEvent::Uplink(dial, UplinkEvent::Pong(pulse))).to_vec());
+        }
         quiet += step;
         for what in published(&effects) {
             let Publication::Telemetry(report) = what else { continue };
