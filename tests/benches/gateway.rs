@@ -157,9 +157,9 @@ fn long_prompts(report: &mut Report, runtime: &Runtime, at: [SocketAddr; 4]) -> 
     }
     // What the machine does without anything between falls as well, as more prompts than its caches hold are on their way.
     let share = |level: usize| rates(3, level).iter().zip(rates(0, level)).map(|(own, direct)| own / direct).collect::<Vec<_>>();
-    for level in 1..LEVELS.len() {
+    for (level, concurrent) in LEVELS.iter().enumerate().skip(1) {
         let kept = Spread::of_ratios(&share(level), &share(0)).shown(2);
-        report.note(&format!("agent's req/s as a share of the direct ones, at {} / at {}: {kept}", LEVELS[level], LEVELS[0]));
+        report.note(&format!("agent's req/s as a share of the direct ones, at {concurrent} / at {}: {kept}", LEVELS[0]));
     }
     Ok(())
 }

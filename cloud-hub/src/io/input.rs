@@ -19,6 +19,10 @@ pub(crate) type Inbox = mpsc::Sender<Input>;
 
 /// Something for the driver.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "such a value lives for a moment, in one place: a box would cost more than its room"
+)]
 pub(crate) enum Input {
     /// An event without anything beside it.
     Event(HubEvent),

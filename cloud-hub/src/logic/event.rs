@@ -136,6 +136,10 @@ pub enum HubEvent {
 /// A node's message on MQTT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "such a value lives for a moment, in one place: a box would cost more than its room"
+)]
 pub enum NodeMessage {
     /// Birth, last will or goodbye.
     Status(Status),

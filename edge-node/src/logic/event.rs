@@ -248,6 +248,10 @@ pub enum AgentEffect {
 /// A message for the broker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "such a value lives for a moment, in one place: a box would cost more than its room"
+)]
 pub enum Publication {
     /// Birth or goodbye, retained.
     Status(Status),

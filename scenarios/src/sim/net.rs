@@ -37,6 +37,10 @@ pub(super) enum Purpose {
 
 /// What travels.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "such a value lives for a moment, in one place: a box would cost more than its room"
+)]
 pub(super) enum Parcel {
     ToHub(HubEvent),
     ToAgent(AgentEvent),

@@ -64,6 +64,10 @@ impl NodeView {
 
 /// One change of a view. Deltas are idempotent, and older facts never replace newer ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "such a value lives for a moment, in one place: a box would cost more than its room"
+)]
 pub enum FleetDelta {
     /// What the node is.
     Node {

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "such a value lives for a moment, in one place: a box would cost more than its room"
+)]
 pub enum Event {
     /// As ingress: a client asks.
     Arrived(LlmRequest),

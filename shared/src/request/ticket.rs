@@ -38,6 +38,10 @@ pub(super) struct Ticket {
 
 /// Where a request stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "such a value lives for a moment, in one place: a box would cost more than its room"
+)]
 pub(super) enum Stage {
     /// No attempt is under way.
     Waiting { since: Moment, reason: Reason },

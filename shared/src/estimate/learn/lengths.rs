@@ -196,6 +196,7 @@ mod tests {
     const LONG: Tokens = Tokens(2_000);
 
     /// Lengths from `least` up, each as likely as the other up to `most`.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a small positive number")]
     fn feed(lengths: &mut Lengths, prompt: Tokens, least: u32, most: u32, limit: u32, count: u32) {
         for number in 0..count {
             // Steps of a golden ratio fill a range evenly.
