@@ -4,7 +4,7 @@
 //! crash or hang. So all of it happens in a process of its own (`child`), which lives some seconds at low priority, and is killed with
 //! everything that it started when it does not end (`run`). It writes down what it saw, line by line: a [`Listing`]. Everything else is
 //! a function of that: which adapters are one device ([`merge`]), what they are and how much memory they may give ([`memory`]), which of
-//! them is an accelerator ([`judge`]), and what an operator could do about the others ([`hints`]). These functions never touch the
+//! them is an accelerator ([`judge()`]), and what an operator could do about the others ([`hints`]). These functions never touch the
 //! machine, and recorded listings are their tests.
 //!
 //! Never here: a handle of a device in the agent's own process.
