@@ -4,8 +4,9 @@ mod asking;
 mod joining;
 mod keys;
 mod probing;
+mod settings;
 
-use crate::config::{Config, ENVIRONMENT_PREFIX, THREADS_MAX};
+use crate::config::{Config, THREADS_MAX};
 use crate::doctor;
 use crate::io::store::StoreError;
 use crate::io::{Running, StartError, capture};
@@ -13,17 +14,15 @@ use crate::logic::NodeStatus;
 use crate::pages;
 use crate::release::{self, Upgraded};
 use asking::ask;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
+use settings::Settings;
 use shared::ids::RequestId;
 use shared::plan::Record;
 use shared::policy::{allocation, dispatch};
-use shared_net::host::{
-    ConfigError, Loaded, NotStopped, ServiceManager, Sources, StateError, init_tracing, load, shutdown_signal,
-};
+use shared_net::host::{ConfigError, Loaded, NotStopped, ServiceManager, StateError, init_tracing, shutdown_signal};
 use shared_net::join::JoinError;
 use shared_net::say;
 use shared_net::tls::TlsError;
-use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 use tokio_util::sync::CancellationToken;
@@ -136,23 +135,6 @@ enum ConfigCommand {
         #[command(flatten)]
         settings: Settings,
     },
-}
-
-/// Where the configuration comes from: defaults, then the file, then `TIDEGATE_EDGE__…` variables, then flags.
-#[derive(Debug, Args)]
-struct Settings {
-    /// A TOML file
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// State folder (key `state`)
-    #[arg(long, global = true, value_name = "FOLDER")]
-    state: Option<PathBuf>,
-    /// Address of the HTTP API (key `http.listen`)
-    #[arg(long, global = true, value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
-    /// Any other key, such as `--set tier=cloud`
-    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
-    set: Vec<String>,
 }
 
 /// Why a command failed.
@@ -320,34 +302,6 @@ fn wait_with<T>(threads: NonZero<u32>, command: impl Future<Output = Result<T, C
     builder.enable_all().build().map_err(CommandError::Signals)?.block_on(command)
 }
 
-impl Settings {
-    fn load(&self) -> Result<Loaded<Config>, CommandError> {
-        let mut flags = Vec::new();
-        if let Some(state) = &self.state {
-            flags.push(("state".to_owned(), state.display().to_string()));
-        }
-        if let Some(listen) = &self.listen {
-            flags.push(("http.listen".to_owned(), listen.to_string()));
-        }
-        for pair in &self.set {
-            let (key, value) = pair.split_once('=').ok_or_else(|| CommandError::Set(pair.clone()))?;
-            flags.push((key.to_owned(), value.to_owned()));
-        }
-        let sources = Sources { file: self.config.clone(), prefix: ENVIRONMENT_PREFIX.to_owned(), flags, ..Sources::default() };
-        Ok(load(&sources.with_process_environment())?)
-    }
-
-    /// The same again, as arguments of another command: each with a space before it, quoted for a shell where need be.
-    fn arguments(&self) -> String {
-        let mut pairs = Vec::new();
-        pairs.extend(self.config.as_ref().map(|file| ("config", file.display().to_string())));
-        pairs.extend(self.state.as_ref().map(|folder| ("state", folder.display().to_string())));
-        pairs.extend(self.listen.map(|address| ("listen", address.to_string())));
-        pairs.extend(self.set.iter().map(|pair| ("set", pair.clone())));
-        pairs.into_iter().map(|(flag, value)| format!(" --{flag} {}", quoted(&value))).collect()
-    }
-}
-
 #[cfg(feature = "llm")]
 fn size_threads(config: &Config) -> Result<(), CommandError> {
     let models: Vec<_> = config
@@ -369,11 +323,6 @@ fn size_threads(config: &Config) -> Result<(), CommandError> {
 #[cfg(not(feature = "llm"))]
 fn size_threads(_config: &Config) -> Result<(), CommandError> {
     Ok(())
-}
-
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 async fn run_agent(config: Config, capture: Option<PathBuf>, arguments: &str) -> Result<(), CommandError> {
@@ -442,6 +391,5 @@ mod tests {
         let cli = Cli::parse_from(["edge-node", "run", "--config", "my file.toml", "--state", "s", "--set", "tier=cloud"]);
         let Command::Run { settings, .. } = cli.command else { panic!("run") };
         assert_eq!(settings.arguments(), " --config 'my file.toml' --state s --set tier=cloud");
-        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 }

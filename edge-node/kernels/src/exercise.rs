@@ -6,9 +6,9 @@ use crate::float::LANES;
 use crate::level::{Level, by_level, level};
 use std::hint::black_box;
 
-/// Chains of multiply-adds at once. A unit needs about four cycles for one and can begin two a cycle, so eight keep it busy; more
-/// would not stay in the registers of AVX2, whose lanes take two registers each.
+/// Chains of multiply-adds at once. A unit needs four or five cycles for one and can begin two a cycle, so ten keep it busy.
 const CHAINS: usize = 10;
+/// The same where the lanes take two registers each, as in AVX2: as many multiply-adds, and they still fit its sixteen registers.
 const CHAINS_NARROW: usize = 5;
 
 /// Multiplies and adds `rounds` times in all lanes of all chains. Says how many operations that were, a multiply-add being two.

@@ -1,8 +1,8 @@
 //! Ports, the way to the hub, and the broker.
 
 use super::Patient;
+use crate::io::joined::hub_address;
 use crate::io::mqtt::resolved;
-use crate::io::running::hub_address;
 use crate::io::store::chain;
 use shared::fleet::Transport;
 use shared::ids::NodeId;

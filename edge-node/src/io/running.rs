@@ -1,42 +1,41 @@
 //! What an agent is made of, in which order it starts, and in which order it stops.
 
-use super::advertise::advertised;
 use super::capture::{Capture, CaptureError};
 use super::driver::{self, Driver, Handle};
 use super::execute::Engines;
 use super::hands::Hands;
 use super::health::confirm_health;
 use super::http::{AgentIngress, Pages, pages};
+use super::joined::Joined;
 use super::keys::Keeper;
 use super::links::Links;
 use super::machine::{Watch, watch_machine};
 use super::meters::Meters;
-use super::mqtt::{Broker, Membership};
+use super::mqtt::Broker;
 use super::offered::Host;
 use super::renewal::Renewal;
+use super::replicas::watch_engines;
 use super::stage::Reach;
-use super::store::{self, Member, StoreError};
-use super::{peers, spool, uplink};
+use super::store::{self, StoreError};
+use super::{peers, spool};
 use crate::config::{BadConfig, Config, PeerSection};
 use crate::exec::{self, Engine};
 use crate::logic::{Agent, AgentConfig, AgentEvent};
 use crate::probe::ProbeSection;
 use crate::probe::accelerator::watch::Watch as AcceleratorWatch;
-use shared::fleet::ReplicaReport;
 use shared::ids::{Instance, NodeId};
 use shared::units::Moment;
 use shared_net::host::{Clock, NotStopped, StateError, StateFolder, Tasks};
-use shared_net::link::{Code, Endpoint, LinkError, ResetSecret, ResetSecretError};
+use shared_net::link::{Code, Endpoint, LinkError, ResetSecretError};
 use shared_net::openai::{BadFront, FrontCounters, KeyRing, router_keyed, serve};
-use shared_net::tls::{Admit, CertClock, Identity, TlsError};
+use shared_net::tls::{CertClock, TlsError};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
 
 /// How long running requests may take to end at a stop; then they are cut off. Service managers allow ten seconds and more.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -46,9 +45,6 @@ const TASKS_MAX: Duration = Duration::from_secs(3);
 const ENGINES_MAX: Duration = Duration::from_secs(3);
 /// How long goodbyes may take to leave.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
-
-/// A profile changes with each request; the agent hears of it this often. No decision is better for hearing it sooner.
-const PROFILE_EVERY: Duration = Duration::from_millis(500);
 
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
@@ -112,14 +108,6 @@ pub struct Running {
     folder: Arc<StateFolder>,
 }
 
-/// What a node that joined a fleet has.
-struct Joined {
-    membership: Membership,
-    member: Member,
-    endpoint: Endpoint,
-    advertised: Vec<String>,
-}
-
 impl Running {
     /// Starts an agent. With `capture`, everything that it is told goes to that file.
     ///
@@ -143,7 +131,7 @@ impl Running {
         // Upstream engines talk TLS through the process's provider; a second installation finds the first, which is this one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = Arc::new(StateFolder::open(&config.state)?);
-        let joined = join_state(config, folder.path()).await?;
+        let joined = Joined::open(config, folder.path()).await?;
         config.check_keys(joined.is_some() || !super::keys::load(folder.path())?.is_empty())?;
         let (tasks, front, clock) = (Tasks::new(), Tasks::new(), Clock::start());
         let engines = match engines {
@@ -152,17 +140,8 @@ impl Running {
         };
         let agent = Agent::new(agent_config(config, joined.as_ref())?, store::load_agent(folder.path())?)?;
         let capture = capture.map(|path| Capture::begin(&path, &agent)).transpose()?;
-        let listener = TcpListener::bind(config.http.listen).await;
-        let listener = listener.map_err(|source| StartError::Listen { address: config.http.listen, source })?;
-        let http = listener.local_addr().map_err(|source| StartError::Listen { address: config.http.listen, source })?;
-
-        let ring = KeyRing::new(
-            joined.as_ref().map_or_else(|| CertClock::load(folder.path()), |joined| joined.membership.clock.clone()),
-        );
-        if joined.is_some() {
-            // The hub may have some, now or later.
-            ring.expect_keys();
-        }
+        let (listener, http) = listen(config.http.listen).await?;
+        let ring = key_ring(joined.as_ref(), folder.path());
         tasks.spawn("API keys", Keeper::start(Arc::clone(&folder), ring.clone())?.run(tasks.cancelled()));
         let (handle, inbox) = driver::channel(&agent, clock);
         let links = Arc::new(Links::default());
@@ -303,40 +282,27 @@ impl Drop for Running {
     }
 }
 
-impl Joined {
-    fn network(&self, config: &Config, host: Host, tasks: &Tasks) -> uplink::Network {
-        uplink::Network {
-            endpoint: self.endpoint.clone(),
-            hub: self.member.hub.clone(),
-            address: hub_address(config, &self.member).to_owned(),
-            host,
-            tasks: tasks.clone(),
-        }
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// API keys, by the clock of certificates.
+fn key_ring(joined: Option<&Joined>, folder: &Path) -> KeyRing {
+    let ring = KeyRing::new(joined.map_or_else(|| CertClock::load(folder), |joined| joined.membership.clock.clone()));
+    if joined.is_some() {
+        // The hub may have some, now or later.
+        ring.expect_keys();
     }
+    ring
 }
 
 /// Where other agents are, as the configuration says.
 fn overrides(config: &Config) -> BTreeMap<NodeId, String> {
     let known = |(node, peer): (&NodeId, &PeerSection)| Some((node.clone(), peer.address.clone()?));
     config.peers.iter().filter_map(known).collect()
-}
-
-/// Where the hub is dialled: the configuration's word, else the token's.
-pub(crate) fn hub_address<'a>(config: &'a Config, member: &'a Member) -> &'a str {
-    if config.hub.address.is_empty() { &member.address } else { &config.hub.address }
-}
-
-async fn join_state(config: &Config, folder: &Path) -> Result<Option<Joined>, StartError> {
-    let (identity, member) = match (Identity::load(folder)?, Member::load(folder)?) {
-        (Some(identity), Some(member)) => (identity, member),
-        (None, None) => return Ok(None),
-        _ => return Err(StartError::HalfMember),
-    };
-    let clock = CertClock::load(folder);
-    let endpoint = Endpoint::bind(config.quic.listen, &identity, Admit::Members, &clock, &ResetSecret::load(folder)?)?;
-    let advertised = advertised(&config.quic, hub_address(config, &member), endpoint.local_addr()?).await;
-    let membership = Membership { identity: Arc::new(RwLock::new(identity)), clock, hub: member.hub.clone() };
-    Ok(Some(Joined { membership, member, endpoint, advertised }))
 }
 
 fn agent_config(config: &Config, joined: Option<&Joined>) -> Result<AgentConfig, BadConfig> {
@@ -375,48 +341,4 @@ async fn start_engines(config: &Config, state: &Path) -> Result<Engines, StartEr
         engines.insert(engine.variant().clone(), exec::start(engine.clone(), state)?);
     }
     Ok(Arc::new(engines))
-}
-
-/// Tells the agent what the engines hold, at once and at each change.
-fn watch_engines(engines: &Engines, handle: &Handle, tasks: &Tasks) {
-    for (variant, engine) in engines.iter() {
-        let (mut watch, all, handle, stop) = (engine.watch(), Arc::clone(engines), handle.clone(), tasks.cancelled());
-        watch.mark_changed();
-        tasks.spawn(format!("watch of {variant}"), async move {
-            let (mut told, mut quiet_until): (Option<ReplicaReport>, _) = (None, Instant::now());
-            loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    changed = watch.changed() => if changed.is_err() { return },
-                }
-                let only_profile = |now: &ReplicaReport| told.as_ref().is_some_and(|told| differ_in_profile_only(told, now));
-                if only_profile(&watch.borrow()) && Instant::now() < quiet_until {
-                    // Another change meanwhile ends the wait, and is looked at in turn.
-                    tokio::select! {
-                        biased;
-                        () = stop.cancelled() => return,
-                        changed = watch.wait_for(|now| !only_profile(now)) => if changed.is_err() { return },
-                        () = sleep_until(quiet_until) => {}
-                    }
-                }
-                told = Some(watch.borrow_and_update().clone());
-                quiet_until = Instant::now() + PROFILE_EVERY;
-                let reports: Vec<ReplicaReport> = all.values().map(|engine| engine.report()).collect();
-                if handle.tell(AgentEvent::Replicas(reports)).await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-}
-
-/// Whether nothing changed but the rates of a profile that was known before. Asked at each request, so nothing is copied.
-fn differ_in_profile_only(a: &ReplicaReport, b: &ReplicaReport) -> bool {
-    // All fields by name: a new one must not be forgotten here.
-    let ReplicaReport { variant, engine, device, state, load, memory, context, weights_sha256, layers, capabilities, profile } =
-        a;
-    (variant, engine, device, state, load, memory) == (&b.variant, &b.engine, &b.device, &b.state, &b.load, &b.memory)
-        && (context, weights_sha256, layers, capabilities) == (&b.context, &b.weights_sha256, &b.layers, &b.capabilities)
-        && profile.is_some() == b.profile.is_some()
 }

@@ -1,12 +1,14 @@
 //! The agent: its parts, and how an event goes through them.
 
+mod showing;
+
 use super::peers::{Peers, Surroundings};
 use super::plans::Plans;
 use super::shares::Shares;
 use super::telemetry::{HEARTBEAT, Own, Reports};
 use super::uplink::Uplink;
 use super::view::View;
-use super::{AgentEffect, AgentEvent, LearntStatus, NodeStatus, Persisted, UplinkStatus};
+use super::{AgentEffect, AgentEvent, Persisted};
 use serde::{Deserialize, Serialize};
 use shared::backoff::earliest;
 use shared::fleet::{Costs, FleetDelta, Inventory, Load, ReplicaReport, Tier};
@@ -235,41 +237,6 @@ impl Agent {
             session_epoch_seen: self.session_seen,
             replicas: self.core.replicas(),
         }
-    }
-
-    /// The status page.
-    #[must_use]
-    pub fn status(&self, now: Moment) -> NodeStatus {
-        NodeStatus {
-            node: self.config.node.clone(),
-            tier: self.config.tier,
-            version: self.config.version.clone(),
-            hub: self.config.hub.clone(),
-            degraded: self.degraded(),
-            draining: self.view.drains() || self.stopping,
-            certificate_expires_in: None,
-            uplink: self.uplink_status(now),
-            replicas: self.core.replicas(),
-            services: self.core.catalogue().iter().map(|service| service.id.clone()).collect(),
-            dispatch: self.core.policy().to_owned(),
-            plans: self.plans.status(now),
-            targets: self.core.grant().targets.clone(),
-            peers: self.peers.status(now),
-            requests_open: self.core.requests_open(),
-            spool: self.reports.spool(now),
-            survey: self.reports.surveyed(now),
-            learnt: self
-                .core
-                .learnt()
-                .iter()
-                .map(|(service, learnt)| (service.clone(), LearntStatus::of(learnt.lengths())))
-                .collect(),
-        }
-    }
-
-    fn uplink_status(&self, now: Moment) -> UplinkStatus {
-        let (quarantined, publications_held) = self.reports.quarantined(now);
-        UplinkStatus { quarantined, publications_held, ..self.uplink.status(now) }
     }
 
     fn start(&mut self, now: Moment, out: &mut Vec<AgentEffect>) {

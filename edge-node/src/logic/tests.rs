@@ -1,2 +1,3 @@
+mod reports;
 mod stories;
 mod world;

@@ -8,6 +8,7 @@ mod config;
 pub mod hardware;
 pub mod machine;
 pub mod page;
+mod ran;
 pub mod report;
 
 pub use config::{BadProbe, ProbeSection};

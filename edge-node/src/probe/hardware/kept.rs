@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shared::fleet::Hardware;
 use shared::units::{Cores, Micros};
+use shared_net::host::write_private;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -52,7 +53,5 @@ pub fn load(state: &Path, cpu: Option<&str>, usable: Option<Cores>, good_for: Du
 pub fn store(state: &Path, cpu: Option<&str>, hardware: &Hardware) -> io::Result<()> {
     let kept = Kept { at: now(), cpu: cpu.map(str::to_owned), hardware: hardware.clone() };
     let text = serde_json::to_vec_pretty(&kept).map_err(io::Error::other)?;
-    let fresh = file(state).with_extension("json.new");
-    std::fs::write(&fresh, text)?;
-    std::fs::rename(fresh, file(state))
+    write_private(&file(state), &text)
 }

@@ -1,6 +1,8 @@
-//! How fast the processor computes and reaches memory: by one thread, and by all that may be used.
+//! How fast the processor computes and reaches memory: by one thread, and by all that may be used. Each thread counts by the time that
+//! it ran, since it gives way to all others; under a quota by the clock on the wall, since then waiting is what limits it.
 
 use super::root::{Root, text};
+use crate::probe::ran::Ran;
 use shared::units::Fraction;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -11,6 +13,8 @@ const REPEATS: usize = 5;
 const WINDOW: Duration = Duration::from_millis(80);
 /// The same where a quota gives less than all processors: it is filled up each 100 ms, and a shorter look sees none of it.
 const WINDOW_QUOTA: Duration = Duration::from_millis(300);
+/// How much longer than its window a measurement may last on the wall, where others have the processors.
+const WALL_FACTOR: u32 = 4;
 /// Multiply-adds between two looks at the clock: some microseconds of them.
 const ROUNDS: u32 = 20_000;
 /// Numbers of each array between two looks at the clock: 1 MB of the three together would still fit no first-level cache.
@@ -89,7 +93,7 @@ impl Plan {
     }
 
     fn compute(&self, go_on: &dyn Fn() -> bool, step: impl Fn(&mut ()) -> f64 + Sync) -> Rates {
-        let run = |threads: usize| repeated(go_on, || together(vec![(); threads], self.window(), &step));
+        let run = |threads: usize| repeated(go_on, || together(vec![(); threads], self, &step));
         Rates { thread: run(1), all: run(self.threads) }
     }
 
@@ -103,7 +107,7 @@ impl Plan {
             repeated(go_on, || {
                 let parts = a.chunks_mut(share).zip(b.chunks(share)).zip(c.chunks(share));
                 let parts = parts.map(|((a, b), c)| Part { a, b, c, at: 0 }).collect();
-                together(parts, self.window(), &Part::step)
+                together(parts, self, &Part::step)
             })
         };
         Rates { thread: run(1), all: run(self.threads) }
@@ -146,16 +150,16 @@ fn cache(root: &Root) -> Option<u64> {
     sizes.max().filter(|bytes| *bytes > 0)
 }
 
-/// Does the same with each item on a thread of its own, all at once, for so long. Gives the sum of their rates.
-fn together<T: Send>(items: Vec<T>, window: Duration, step: &(impl Fn(&mut T) -> f64 + Sync)) -> Option<f64> {
+/// Does the same with each item on a thread of its own, all at once, for a window. Gives the sum of their rates.
+fn together<T: Send>(items: Vec<T>, plan: &Plan, step: &(impl Fn(&mut T) -> f64 + Sync)) -> Option<f64> {
     let barrier = Barrier::new(items.len());
     let run = |mut item: T| {
         barrier.wait();
-        let (begin, mut done) = (Instant::now(), 0.0);
+        let (begin, ran, mut done) = (Instant::now(), Ran::begin(), 0.0);
         loop {
             done += step(&mut item);
-            let passed = begin.elapsed();
-            if passed >= window {
+            let passed = if plan.quota { begin.elapsed() } else { ran.so_far() };
+            if passed >= plan.window() || begin.elapsed() >= plan.window() * WALL_FACTOR {
                 return done / passed.as_secs_f64();
             }
         }

@@ -5,8 +5,8 @@
 
 use super::super::listing::RawRates;
 use super::REPEATS;
+use crate::probe::ran::Ran;
 use edge_kernels::{Floats, alone};
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,24 +26,6 @@ pub(super) fn rates() -> RawRates {
 
 fn threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// How long this thread has run, as the kernel counts it; the time on the wall where it does not.
-struct Ran(Instant, Option<Duration>);
-
-impl Ran {
-    fn begin() -> Self {
-        Self(Instant::now(), counted())
-    }
-
-    fn so_far(&self) -> Duration {
-        self.1.zip(counted()).map_or_else(|| self.0.elapsed(), |(before, now)| now.saturating_sub(before))
-    }
-}
-
-fn counted() -> Option<Duration> {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// The rate of one thread that does `each` of something at a time.
@@ -93,7 +75,6 @@ fn triad() -> Vec<f64> {
 /// One thread's part of z = 3 x + y.
 fn add(z: &mut [f32], x: &[f32], y: &[f32]) -> f64 {
     alone_rate((3 * 4 * z.len()) as f64, || {
-        z.iter_mut().zip(x).zip(y).for_each(|((z, x), y)| *z = 3.0 * x + y);
-        std::hint::black_box(&mut *z);
+        edge_kernels::triad(z, y, x);
     })
 }
